@@ -3,12 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 func newProject(a *app) *cobra.Command {
@@ -54,42 +57,67 @@ func newProjectRm(a *app) *cobra.Command {
 		Use:   "rm PROJECT...",
 		Short: "Remove projects with everything they have",
 		Long: `Rm removes all sandboxes of a project, running or not, with all its volumes,
-workspaces and sessions, and its virtual machine with the disk, if it has one. An
-empty project is no error.`,
+workspaces and sessions, and its virtual machine with the disk, if it has one. A
+project that has nothing is an error.`,
 		Example: `  atoll project rm p1
   atoll rm --all -v --project p1    # its sandboxes only`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeProjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
-				return a.forEach(args, func(name string) error { return atoll.RemoveProject(ctx, c.Provider, name) })
+				known, err := listProjects(ctx, c)
+				if err != nil {
+					return err
+				}
+				return a.forEach(args, func(name string) error {
+					err := atoll.RemoveProject(ctx, c.Provider, name)
+					if err == nil && !slices.Contains(known, name) {
+						err = notThere(nearestTo(name, known), "no project %s", name)
+					}
+					return err
+				})
 			})
 		},
 	}
 }
 
-// completeProjects completes projects that have sandboxes, volumes, machines or disks.
+// completeProjects completes projects that have anything.
 func (a *app) completeProjects(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
-		all, err := c.List(ctx, atoll.Filter{})
-		if err != nil {
-			return nil, err
+	return a.completeWith(cmd, args, listProjects)
+}
+
+// listProjects returns the names of all projects that have anything which RemoveProject removes.
+func listProjects(ctx context.Context, c *connection) (names []string, err error) {
+	all, err := c.List(ctx, atoll.Filter{})
+	for _, st := range all {
+		names = append(names, st.Spec.Project)
+	}
+	errs := []error{err}
+	volumes, err := atoll.Volumes(ctx, c.Provider, "")
+	for _, v := range volumes {
+		names = append(names, v.Project)
+	}
+	errs = append(errs, err)
+	workspaces, err := workspace.List(ctx, c.Provider, "")
+	for _, w := range workspaces {
+		names = append(names, w.Project)
+	}
+	errs = append(errs, err)
+	sessions, err := session.List(ctx, c.Provider, "")
+	for _, s := range sessions {
+		names = append(names, s.Project)
+	}
+	errs = append(errs, err)
+	projects, err := atoll.Projects(ctx, c.Provider)
+	for _, p := range projects {
+		names = append(names, p.Name)
+	}
+	errs = append(errs, err)
+	for i, err := range errs {
+		if atoll.KindOf(err) == atoll.ErrUnsupported { // the provider has none
+			errs[i] = nil
 		}
-		for _, st := range all {
-			names = append(names, st.Spec.Project)
-		}
-		volumes, err := atoll.Volumes(ctx, c.Provider, "")
-		for _, v := range volumes {
-			names = append(names, v.Project)
-		}
-		if err != nil {
-			return nil, err
-		}
-		projects, err := atoll.Projects(ctx, c.Provider)
-		for _, p := range projects {
-			names = append(names, p.Name)
-		}
-		slices.Sort(names)
-		return slices.Compact(names), err
-	})
+	}
+	slices.Sort(names)
+	return slices.Compact(names), errors.Join(errs...)
 }

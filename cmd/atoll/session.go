@@ -177,8 +177,8 @@ func newSessionEnd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "end SCOPE",
 		Short: "Close the sessions of a run that has ended, and print their keys",
-		Long: `End closes the session of a scope, if there is one, and for a workflow those of its
-agents. A workflow calls it at its end.`,
+		Long: `End closes the session of a scope, and for a workflow those of its agents. A workflow
+calls it at its end. If there is no such session, the exit code is 1.`,
 		Example:           `  atoll session end workflow/wf_abc123`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -191,6 +191,9 @@ agents. A workflow calls it at its end.`,
 				closed, err := session.EndScope(ctx, c.Provider, c.project, scope)
 				for _, key := range closed {
 					fmt.Fprintln(a.stdout, key)
+				}
+				if err == nil && len(closed) == 0 {
+					err = notThere("", "project %s has no session of %s", c.project, args[0])
 				}
 				return err
 			})

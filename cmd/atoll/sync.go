@@ -120,9 +120,17 @@ func (a *app) pullVersion(ctx context.Context, s *syncTarget, o filesync.PullOpt
 	case st.Fresh:
 		a.printMessage("the last push or pull is no older than sync.stale_threshold: nothing was pulled")
 	case st.Version == 0:
-		a.printMessage("no version at %s: nothing was pulled", s.remote)
+		err = notThere("", "no version at %s: nothing was pulled", s.remote)
 	}
 	return a.printStats(st, err, asJSON)
+}
+
+// requireVersion returns an error if there is no version at all.
+func (s *syncTarget) requireVersion(ctx context.Context) error {
+	for _, err := range s.remote.Versions(ctx) {
+		return err
+	}
+	return notThere("", "no version at %s", s.remote)
 }
 
 // isInside reports whether a path is in a sandbox.
@@ -179,7 +187,7 @@ func newSyncPull(a *app) *cobra.Command {
 the last push or pull remain as they are; if they have changed in the version, too,
 they are reported until a push, which makes yours the latest, or a pull --overwrite.
 Files that were never pushed or pulled are never removed. Files that cannot be written
-are reported; the exit code is then 1.
+are reported; the exit code is then 1, as it is if there is no version.
 
 On this machine, a pull leaves set-user-ID and set-group-ID bits out, unless you give
 --set-id: a sandbox may have written the files. A push from there retains the bits.`,
@@ -398,6 +406,11 @@ that no version needs any more. Without a flag all versions remain.`,
 				p, err := s.remote.Prune(ctx, keep)
 				if err != nil {
 					return err
+				}
+				if len(p.Versions) == 0 {
+					if err := s.requireVersion(ctx); err != nil {
+						return err
+					}
 				}
 				if asJSON {
 					return a.printJSON(p)

@@ -48,8 +48,9 @@ the sandbox's id, and the caches of projects, which are named .cache.`,
 }
 
 func newVolumeRm(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm VOLUME...",
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm [flags] VOLUME...",
 		Short: "Remove unused volumes of a project",
 		Long: `Rm removes volumes of a project that no sandbox uses. If several providers have a
 volume of that name, --provider selects one.`,
@@ -59,10 +60,18 @@ volume of that name, --provider selects one.`,
 		ValidArgsFunction: a.completeVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
-				return a.forEach(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, a.qualifyName(name)) })
+				return a.forEach(args, func(name string) error {
+					err := atoll.RemoveVolume(ctx, c.Provider, c.project, a.qualifyName(name))
+					if force && atoll.KindOf(err) == atoll.ErrNotExist {
+						return errNothing
+					}
+					return err
+				})
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "ignore missing volumes")
+	return cmd
 }
 
 // qualifyName adds the provider of the flag, if any, to the name of an image or a volume.
