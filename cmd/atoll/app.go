@@ -34,6 +34,7 @@ type app struct {
 	cfg         *config.Config
 	longRunning bool // the command runs for long, like a server
 
+	parsed     bool  // the command line has no mistake that the parser of flags and arguments finds
 	unknownErr error // error for an unknown command, found while its help was requested
 
 	traces   *trace.Traces // nil if the command has no span

@@ -3,19 +3,33 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/printable"
 )
 
-// Exit codes besides those of commands; they are docker's.
+// Exit codes of commands that do not run a program in a sandbox.
+const (
+	exitFailed = 1
+	exitUsage  = 2 // the command line is wrong
+)
+
+// Exit codes of run and exec besides those of their commands; they are docker's.
 const (
 	exitTimeout  = atoll.ExitTimedOut // the command reached its time limit
 	exitOwn      = 125                // Atoll itself failed, or the command line is wrong
 	exitCannot   = 126                // the command exists but could not be started
 	exitNotThere = 127                // the command does not exist
 )
+
+// isRunner reports whether cmd runs a program in a sandbox and ends with its exit code.
+func isRunner(cmd *cobra.Command) bool {
+	return slices.Contains([]string{"atoll run", "atoll exec", "atoll shell"}, cmd.CommandPath())
+}
 
 // An exitError ends the program with a code and without a message: the command has printed its own.
 type exitError int
@@ -35,10 +49,16 @@ func asExit(e atoll.Exit) error {
 	return exitError(e.Code)
 }
 
-// exitCode returns the exit code of this program for err.
-func exitCode(err error) int {
+// A usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitCode returns the exit code of this program for err. runner is that of isRunner.
+func exitCode(err error, runner bool) int {
 	var code exitError
 	var sig signalError
+	var usage usageError
 	switch {
 	case err == nil:
 		return 0
@@ -46,6 +66,10 @@ func exitCode(err error) int {
 		return int(code)
 	case errors.As(err, &sig):
 		return 128 + int(sig.sig)
+	case !runner && errors.As(err, &usage):
+		return exitUsage
+	case !runner:
+		return exitFailed
 	case errors.Is(err, atoll.ErrCommandNotFound):
 		return exitNotThere
 	case errors.Is(err, atoll.ErrExecFailed):
@@ -77,5 +101,5 @@ func (a *app) printMessage(format string, args ...any) {
 
 // usageErrorf returns the error for a mistake on the command line.
 func usageErrorf(format string, args ...any) error {
-	return atoll.Errorf("", "", atoll.ErrInvalid, format, args...)
+	return usageError{atoll.Errorf("", "", atoll.ErrInvalid, format, args...)}
 }

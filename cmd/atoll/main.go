@@ -33,11 +33,15 @@ func runMain(args []string) int {
 	trustFallbackRoots()
 	root := newRoot(a)
 	root.SetArgs(args)
-	err := cmp.Or(root.ExecuteContext(context.Background()), a.unknownErr)
+	cmd, err := root.ExecuteContextC(context.Background())
+	err = cmp.Or(err, a.unknownErr)
+	if err != nil && !a.parsed {
+		err = usageError{err}
+	}
 	a.endSpan(err)
 	if a.readerGone(err) {
 		err = signalError{sigPipe} // by now it has ended any other program
 	}
 	a.reportError(err)
-	return exitCode(err)
+	return exitCode(err, isRunner(cmd))
 }

@@ -39,6 +39,7 @@ server for as long as it runs.`,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			a.parsed = true
 			a.takeSettings(cmd.Flags())
 			a.beginSpan(cmd)
 		},

@@ -45,7 +45,7 @@ note on stderr.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if spec.Scope, err = session.ParseScope(args[0]); err != nil {
-				return err
+				return usageError{err}
 			}
 			box, err := f.buildSpec(a, nil)
 			if err != nil {
@@ -164,7 +164,7 @@ session remains listed as closing, and the removal is repeated.`,
 				return a.forEach(args, func(name string) error {
 					scope, err := session.ParseScope(name)
 					if err != nil {
-						return err
+						return usageError{err}
 					}
 					return session.Close(ctx, c.Provider, c.project, scope.Key())
 				})
@@ -185,7 +185,7 @@ calls it at its end. If there is no such session, the exit code is 1.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := session.ParseScope(args[0])
 			if err != nil {
-				return err
+				return usageError{err}
 			}
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				closed, err := session.EndScope(ctx, c.Provider, c.project, scope)

@@ -23,27 +23,31 @@ import (
 
 func TestExitCode(t *testing.T) {
 	tests := []struct {
-		err  error
-		want int
+		err                error
+		wantRun, wantOther int
 	}{
-		{nil, 0},
-		{exitError(3), 3},
-		{fmt.Errorf("wrapped: %w", exitError(7)), 7},
-		{asExit(atoll.Exit{Code: 0}), 0},
-		{asExit(atoll.Exit{Code: 124, TimedOut: true}), 124},
-		{asExit(atoll.Exit{Code: 137, Signal: 9}), 137},
-		{signalError{atoll.SIGINT}, 130},
-		{signalError{atoll.SIGTERM}, 143},
-		{errors.New("anything"), 125},
-		{atoll.E("exec", "web", atoll.ErrNotFound, nil), 125},
-		{atoll.E("exec", "web", atoll.ErrTimeout, nil), 125},
-		{atoll.E("exec", "web", atoll.ErrExecFailed, nil), 126},
-		{atoll.E("exec", "web", atoll.ErrCommandNotFound, nil), 127},
-		{errors.Join(errors.New("x"), atoll.E("create", "", atoll.ErrCommandNotFound, nil)), 127},
+		{nil, 0, 0},
+		{exitError(3), 3, 3},
+		{fmt.Errorf("wrapped: %w", exitError(7)), 7, 7},
+		{asExit(atoll.Exit{Code: 0}), 0, 0},
+		{asExit(atoll.Exit{Code: 124, TimedOut: true}), 124, 124},
+		{asExit(atoll.Exit{Code: 137, Signal: 9}), 137, 137},
+		{signalError{atoll.SIGINT}, 130, 130},
+		{signalError{atoll.SIGTERM}, 143, 143},
+		{errors.New("anything"), 125, 1},
+		{usageErrorf("wrong"), 125, 2},
+		{fmt.Errorf("wrapped: %w", usageErrorf("wrong")), 125, 2},
+		{atoll.E("exec", "web", atoll.ErrNotFound, nil), 125, 1},
+		{atoll.E("exec", "web", atoll.ErrTimeout, nil), 125, 1},
+		{atoll.E("exec", "web", atoll.ErrInvalid, nil), 125, 1},
+		{atoll.E("exec", "web", atoll.ErrExecFailed, nil), 126, 1},
+		{atoll.E("exec", "web", atoll.ErrCommandNotFound, nil), 127, 1},
+		{errors.Join(errors.New("x"), atoll.E("create", "", atoll.ErrCommandNotFound, nil)), 127, 1},
 	}
 	for _, tt := range tests {
-		if got := exitCode(tt.err); got != tt.want {
-			t.Errorf("exitCode(%v) = %d, want %d", tt.err, got, tt.want)
+		run, other := exitCode(tt.err, true), exitCode(tt.err, false)
+		if run != tt.wantRun || other != tt.wantOther {
+			t.Errorf("exitCode(%v) = %d for run, %d for others, want %d, %d", tt.err, run, other, tt.wantRun, tt.wantOther)
 		}
 	}
 }
@@ -323,7 +327,7 @@ func TestIncompleteSync(t *testing.T) {
 		if readErr != nil {
 			t.Fatal(readErr)
 		}
-		if code := exitCode(err); code != want || strings.Contains(string(text), "files left out: 2") != (failed > 0) {
+		if code := exitCode(err, false); code != want || strings.Contains(string(text), "files left out: 2") != (failed > 0) {
 			t.Errorf("%d files failed: %v, exit code %d, want %d; printed %q", failed, err, code, want, text)
 		}
 	}
