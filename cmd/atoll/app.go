@@ -90,7 +90,7 @@ func (a *app) withConnection(cmd *cobra.Command, f func(ctx context.Context, c *
 	if err != nil {
 		return preferSignal(ctx, err)
 	}
-	err = f(ctx, c)
+	err = c.explainError(ctx, f(ctx, c))
 	return preferSignal(ctx, errors.Join(err, c.Close()))
 }
 

@@ -104,7 +104,7 @@ func (a *app) attachProcess(cmd *cobra.Command, ref, id string, from int64, deta
 	}
 	stop()
 	if err != nil {
-		return errors.Join(preferSignal(ctx, err), c.Close())
+		return errors.Join(preferSignal(ctx, c.explainError(ctx, err)), c.Close())
 	}
 	if st.Exit != nil && from == atoll.FromNow {
 		a.printMessage("the process has ended; atoll logs shows what it printed")

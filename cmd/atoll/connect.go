@@ -35,6 +35,7 @@ type connection struct {
 	maker    string         // provider that new sandboxes name; "" for the default one
 	survives bool           // sandboxes survive the end of this process
 	close    func() error   // closes the server in this process; nil for other servers
+	named    references     // the sandboxes that findSandbox has found
 }
 
 // Close closes the connection, and the server if it is in this process.
@@ -246,6 +247,17 @@ func isPrefix(s string) bool {
 
 // findSandbox returns the sandbox with an id, a name, or a unique prefix of an id.
 func (c *connection) findSandbox(ctx context.Context, ref string) (atoll.Sandbox, error) {
+	sb, err := c.resolveReference(ctx, ref)
+	switch {
+	case err == nil:
+		c.named.addReference(sb.ID(), ref)
+	case atoll.KindOf(err) == atoll.ErrNotFound:
+		return nil, c.unknownSandbox(ctx, ref)
+	}
+	return sb, err
+}
+
+func (c *connection) resolveReference(ctx context.Context, ref string) (atoll.Sandbox, error) {
 	sb, err := atoll.Resolve(atoll.WithDefaultProject(ctx, c.project), c.Provider, "", ref)
 	prefix := strings.ToLower(ref)
 	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !isPrefix(prefix) {

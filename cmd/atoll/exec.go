@@ -79,7 +79,7 @@ func (f *execFlags) runCommand(a *app, cmd *cobra.Command, ref string) error {
 		return s.breakCause(err)
 	}
 	id, exit, err := f.runAttended(s, c, ref)
-	err = errors.Join(err, c.Close())
+	err = errors.Join(c.explainError(s.ctx, err), c.Close())
 	s.closeConsole()
 	switch {
 	case errors.Is(err, errDetached):

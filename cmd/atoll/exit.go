@@ -85,7 +85,7 @@ func (a *app) reportError(err error) {
 	if err == nil || errors.As(err, &code) || errors.As(err, &sig) {
 		return // the sender of the signal knows
 	}
-	for line := range strings.Lines(oneLine(err.Error())) {
+	for line := range strings.Lines(err.Error()) {
 		a.printMessage("%s", strings.TrimSuffix(line, "\n"))
 	}
 }

@@ -34,7 +34,7 @@ func runMain(args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(context.Background())
-	err = cmp.Or(err, a.unknownErr)
+	err = cmp.Or(adviseUnknown(root, err), a.unknownErr)
 	if err != nil && !a.parsed {
 		err = usageError{err}
 	}

@@ -34,10 +34,11 @@ A sandbox is named by its name, its id, or the beginning of its id (four digits
 or more, as long as it is the only one). With a server running for the state
 directory (atoll serve), or with --url, commands use that; else each is the
 server for as long as it runs.`,
-		Version:           buildVersion().firstLine(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		Version:            buildVersion().firstLine(),
+		SilenceErrors:      true,
+		SilenceUsage:       true,
+		DisableSuggestions: true, // unknownCommandError suggests
+		CompletionOptions:  cobra.CompletionOptions{HiddenDefaultCmd: false},
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			a.parsed = true
 			a.takeSettings(cmd.Flags())

@@ -91,21 +91,7 @@ func unknownCommand(cmd *cobra.Command) error {
 	if len(words) == 0 || !cmd.HasAvailableSubCommands() || cmd.Runnable() {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2 // cobra sets this for root only
-	msg := fmt.Sprintf("unknown command %q for %q", words[0], cmd.CommandPath())
-	if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
-		return usageErrorf("%s: did you mean %s?", msg, strings.Join(near, " or "))
-	}
-	return usageErrorf("%s: %s --help lists the known ones", msg, cmd.CommandPath())
-}
-
-// oneLine joins the lines of cobra's suggestions.
-func oneLine(msg string) string {
-	msg, suggestions, ok := strings.Cut(msg, "\n\nDid you mean this?\n")
-	if !ok {
-		return msg
-	}
-	return msg + ": did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
+	return unknownCommandError(cmd, words[0])
 }
 
 // readerGone reports whether err means that the reader of our stdout or stderr has closed it.
