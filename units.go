@@ -32,7 +32,8 @@ func (d Duration) String() string {
 // MarshalText returns the result of String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText accepts "never", the forms of [time.ParseDuration], and a number of seconds.
+// UnmarshalText accepts "never", the forms of [time.ParseDuration], before which weeks (w) and days
+// (d) of 24 hours may stand, and a number of seconds.
 func (d *Duration) UnmarshalText(b []byte) error {
 	s := string(b)
 	if s == Never.String() {
@@ -44,12 +45,36 @@ func (d *Duration) UnmarshalText(b []byte) error {
 		*d = Duration(n * float64(time.Second))
 		return nil
 	}
-	v, err := time.ParseDuration(s)
+	v, err := parseDuration(s)
 	if err != nil {
-		return fmt.Errorf("duration %q: write it like 90s, 5m or 1h30m", s)
+		return fmt.Errorf("duration %q: write it like 90s, 5m, 1h30m or 2d", s)
 	}
 	*d = Duration(v)
 	return nil
+}
+
+// parseDuration is time.ParseDuration with whole weeks and days at the beginning, as in 1w2d12h.
+func parseDuration(s string) (time.Duration, error) {
+	const day = 24 * time.Hour
+	days, rest := time.Duration(0), s
+	for _, unit := range []struct {
+		name string
+		size time.Duration
+	}{{"w", 7 * day}, {"d", day}} {
+		digits, after, ok := strings.Cut(rest, unit.name)
+		n, err := strconv.ParseUint(digits, 10, 13) // up to 8191, so that the sum does not overflow
+		if ok && err == nil {
+			days, rest = days+time.Duration(n)*unit.size, after
+		}
+	}
+	if rest == "" && s != "" {
+		return days, nil
+	}
+	v, err := time.ParseDuration(rest)
+	if err == nil && rest != s && (v < 0 || v > 1<<61) {
+		err = errors.New("out of range")
+	}
+	return days + v, err
 }
 
 // Bytes is a size. In JSON it is a number of bytes. ParseBytes accepts units.

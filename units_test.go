@@ -10,6 +10,7 @@ import (
 func TestDuration(t *testing.T) {
 	for in, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "5": 5 * time.Second, "0.5": 500 * time.Millisecond, "0": 0, "-1s": -time.Second,
+		"1d": 24 * time.Hour, "2w": 14 * 24 * time.Hour, "1w1d": 8 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0d": 0, "8191w8191d": 65528 * 24 * time.Hour,
 	} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(in)); err != nil || time.Duration(d) != want {
@@ -35,7 +36,7 @@ func TestDuration(t *testing.T) {
 			t.Errorf("JSON %s is %v, want an error", in, d)
 		}
 	}
-	for _, in := range []string{"nan", "inf", "1e10", "", "x", "5 m", "1y"} {
+	for _, in := range []string{"nan", "inf", "1e10", "", "x", "5 m", "1y", "d", "1d1w", "1.5d", "-1d", "1d-1h", "8192d", "8191w8191d2000000h"} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(in)); err == nil {
 			t.Errorf("%q is %v, want an error", in, d)

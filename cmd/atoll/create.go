@@ -48,6 +48,7 @@ survives the end of this program.
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the sandbox; atoll start does")
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "keep the command's stdin open for atoll attach")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
+	groupFlags(cmd.Flags())
 	stopAtCommand(cmd)
 	return cmd
 }

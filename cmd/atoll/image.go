@@ -102,7 +102,7 @@ removes those without a name, which a newer image has taken: with --all also tho
 with a name, with --unused-for all that have been unused for so long; with
 --provider only those of that provider.`,
 		Example: `  atoll image prune --all
-  atoll image prune --unused-for 720h`,
+  atoll image prune --unused-for 30d`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -127,7 +127,7 @@ with a name, with --unused-for all that have been unused for so long; with
 		},
 	}
 	cmd.Flags().BoolVarP(&opts.All, "all", "a", false, "also remove images with a name")
-	cmd.Flags().Var((*durationValue)(&opts.UnusedFor), "unused-for", "remove all images that have been unused for so long, like 720h")
+	cmd.Flags().Var((*durationValue)(&opts.UnusedFor), "unused-for", "remove all images that have been unused for so long, like 30d")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print digests only")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd

@@ -41,7 +41,7 @@ Conversations belong to accounts: keys of one account share them, so they have t
 same role and projects. Without --account, the account is named after the projects,
 or default for an admin.`,
 		Example: `  atoll key create ci --for web
-  atoll key create team --for web --for api --ttl 720h
+  atoll key create team --for web --for api --ttl 30d
   atoll key create ops --admin`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -65,7 +65,7 @@ or default for an admin.`,
 	cmd.Flags().StringArrayVar(&spec.Projects, "for", nil, "`project` that the key may use; can be repeated")
 	cmd.Flags().BoolVar(&admin, "admin", false, "the key may do everything")
 	cmd.Flags().StringVar(&spec.Account, "account", "", "`name` of the account that owns its conversations")
-	cmd.Flags().DurationVar(&ttl, "ttl", 0, "`time` until the key expires, like 720h (default never)")
+	cmd.Flags().Var((*durationValue)(&ttl), "ttl", "`time` until the key expires, like 30d (default never)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

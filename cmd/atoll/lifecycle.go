@@ -76,8 +76,11 @@ named volumes are always retained.`,
   atoll rm --all --volumes`,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return usageErrorf("name the sandboxes to remove, or use --all, not both")
+			switch {
+			case all && len(args) > 0:
+				return usageErrorf("name the sandboxes to remove or use --all, not both")
+			case !all && len(args) == 0:
+				return usageErrorf("name the sandboxes to remove, or use --all; atoll ls lists sandboxes")
 			}
 			var opts []atoll.RemoveOption
 			if volumes {

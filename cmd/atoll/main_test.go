@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
@@ -186,6 +187,9 @@ func helpOf(t *testing.T, cmd *cobra.Command) string {
 	for i, line := range strings.Split(b.String(), "\n") {
 		if strings.TrimRight(line, " ") != line {
 			t.Errorf("line %d ends with a space", i+1)
+		}
+		if n := utf8.RuneCountInString(line); n > helpWidth {
+			t.Errorf("line %d has %d columns, want at most %d: %s", i+1, n, helpWidth, line)
 		}
 	}
 	return b.String()

@@ -52,6 +52,7 @@ server for as long as it runs.`,
 	}
 	root.Flags().BoolP("version", "v", false, "print the version of this binary; atoll version prints more")
 	root.SetVersionTemplate("{{.Version}}\n")
+	setUsage(root)
 	shortenHelp(a, root)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

@@ -58,6 +58,7 @@ other than run and exec exit with 1 if they fail, and 2 if the command line is w
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "stop the sandbox when the command ends, instead of removing it")
 	cmd.Flags().BoolVar(&f.rm, "rm", true, "remove the sandbox when the command ends; --rm=false is --keep")
 	cmd.Flags().Var((*durationValue)(&f.timeout), "timeout", "kill the command after so long, like 5m")
+	groupFlags(cmd.Flags())
 	stopAtCommand(cmd)
 	return cmd
 }

@@ -74,7 +74,8 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 (store.url) refuse.`,
 		Example: `  atoll serve
   atoll serve --listen 127.0.0.1:7070
-  atoll serve --listen 127.0.0.1:7070 --public-url https://atoll.example.com --origins https://app.example.com
+  atoll serve --listen 127.0.0.1:7070 --public-url https://atoll.example.com \
+    --origins https://app.example.com
   atoll serve --ssh-listen 127.0.0.1:2222 --ssh-authorized-keys ~/.ssh/authorized_keys`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

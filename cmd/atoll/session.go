@@ -65,6 +65,7 @@ note on stderr.`,
 	})
 	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of a workflow run whose end also ends the session")
 	sessionTimes(cmd.Flags(), &spec.IdleTimeout, &spec.MaxLifetime)
+	groupFlags(cmd.Flags())
 	return cmd
 }
 

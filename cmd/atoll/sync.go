@@ -398,7 +398,7 @@ func newSyncPrune(a *app) *cobra.Command {
 		Short: "Remove old versions, and leftovers of pushes",
 		Long: `Prune removes the versions that no flag keeps, but never the latest one, and files
 that no version needs any more. Without a flag all versions remain.`,
-		Example: `  atoll sync prune --keep 10 --keep-within 720h s3://my-bucket/agents/one`,
+		Example: `  atoll sync prune --keep 10 --keep-within 30d s3://my-bucket/agents/one`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
@@ -425,7 +425,7 @@ that no version needs any more. Without a flag all versions remain.`,
 		},
 	}
 	cmd.Flags().IntVar(&keep.Last, "keep", 0, "`number` of versions to keep, the newest ones")
-	cmd.Flags().TextVar(&within, "keep-within", atoll.Duration(0), "keep versions that are not older than this, like 720h")
+	cmd.Flags().TextVar(&within, "keep-within", atoll.Duration(0), "keep versions that are not older than this, like 30d")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
