@@ -30,6 +30,7 @@ type app struct {
 	rawTerminal           atomic.Bool // the terminal is in raw mode: it forwards all bytes and needs \r\n
 
 	configFile  string
+	color       colorValue
 	flags       map[string]string // settings given as flags, by key
 	cfg         *config.Config
 	longRunning bool // the command runs for long, like a server
@@ -173,14 +174,19 @@ func (a *app) writeJSON(v any, indent bool) error {
 	return err
 }
 
-// printTable prints rows as a table. The first row is the header.
+// printTable prints rows as a table. The first row is the header. States have colours, if useColor.
 func (a *app) printTable(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 3, ' ', 0)
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = printable.Escape(cell, "")
+	escaped := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, cell := range row {
+			escaped[i] = append(escaped[i], printable.Escape(cell, ""))
 		}
+	}
+	if a.useColor() {
+		colorStates(escaped)
+	}
+	for _, cells := range escaped {
 		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
 		}

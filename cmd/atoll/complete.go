@@ -117,6 +117,7 @@ func completeFlags(root *cobra.Command) {
 		"provider":   fixedWords(providers...),
 		"log-level":  fixedWords("auto", "debug", "info", "warn", "error"),
 		"log-format": fixedWords("text", "json"),
+		"color":      fixedWords("auto", "always", "never"),
 		"network":    fixedWords(string(atoll.NetworkNone), string(atoll.NetworkOn), string(atoll.NetworkEgress)),
 		"signal":     fixedWords("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP"),
 	}

@@ -90,6 +90,7 @@ named volumes are always retained.`,
 				if all {
 					return a.removeAll(ctx, c, opts)
 				}
+				defer func() { a.noteVolumes(ctx, c, volumes) }()
 				return a.forEach(args, func(ref string) error {
 					sb, err := c.findSandbox(ctx, ref)
 					if force && errors.Is(err, atoll.ErrNotFound) {
@@ -121,7 +122,13 @@ func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveO
 	ids := make([]string, 0, len(all))
 	for _, st := range all {
 		ids = append(ids, st.ID)
+		c.named.addReference(st.ID, st.ID)
 	}
+	var o atoll.RemoveOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	defer func() { a.noteVolumes(ctx, c, o.Volumes) }()
 	return a.forEach(ids, func(id string) error {
 		sb, err := c.Get(ctx, id)
 		if errors.Is(err, atoll.ErrNotFound) {
@@ -132,4 +139,33 @@ func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveO
 		}
 		return sb.Remove(ctx, opts...)
 	})
+}
+
+// noteVolumes says on stderr which data volumes remain of removed sandboxes. It says nothing if they were removed, too,
+// or the provider has no volumes.
+func (a *app) noteVolumes(ctx context.Context, c *connection, removed bool) {
+	if removed || ctx.Err() != nil {
+		return
+	}
+	all, err := atoll.Volumes(ctx, c.Provider, "")
+	if err != nil {
+		return // the sandboxes are removed nevertheless
+	}
+	var left []atoll.Volume
+	for _, v := range all {
+		if _, _, ok := c.named.findReference(v.Sandbox, false); ok && v.Sandbox != "" && !v.InUse {
+			left = append(left, v)
+		}
+	}
+	project := ""
+	if len(left) > 0 && left[0].Project != atoll.DefaultProject {
+		project = " --project " + left[0].Project
+	}
+	switch len(left) {
+	case 0:
+	case 1:
+		a.printMessage("the data volume %s remains: atoll volume rm%s %s removes it", left[0].Name, project, left[0].Name)
+	default:
+		a.printMessage("%d data volumes remain: atoll volume ls lists them, atoll volume rm removes them", len(left))
+	}
 }

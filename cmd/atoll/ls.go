@@ -76,6 +76,7 @@ The fields of --format are those of atoll.Status in Go, such as .ID, .State, .Im
 					}
 					return nil
 				}
+				a.adviseEmpty(len(all), len(filters) > 0 || f.Project != "")
 				return a.printTable(sandboxTable(all, time.Now()))
 			})
 		},
@@ -87,6 +88,17 @@ The fields of --format are those of atoll.Status in Go, such as .ID, .State, .Im
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "refresh the table until interrupted")
 	format.addFormatFlag(cmd.Flags(), "")
 	return cmd
+}
+
+// adviseEmpty says on stderr what to do if a list of n sandboxes is empty. filtered means that others may exist.
+func (a *app) adviseEmpty(n int, filtered bool) {
+	switch {
+	case n > 0:
+	case filtered:
+		a.printMessage("no sandbox matches; atoll ls without filters and project lists all")
+	default:
+		a.printMessage("no sandboxes yet: atoll create --name web creates one, atoll run -- COMMAND uses one once")
+	}
 }
 
 // sayMissing warns of providers of the server whose sandboxes are not listed. A server in this process warns itself.

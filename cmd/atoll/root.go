@@ -47,6 +47,8 @@ server for as long as it runs.`,
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.configFile, "config", "", "configuration `file` (default $XDG_CONFIG_HOME/atoll/config.yaml)")
+	a.color = "auto"
+	flags.Var(&a.color, "color", "colour states in tables: auto (on a terminal, unless NO_COLOR is set), always or never")
 	for _, s := range settings {
 		flags.String(flagName(s.key), "", s.doc)
 	}
