@@ -26,6 +26,7 @@ type sandboxState struct {
 
 	mu      sync.Mutex
 	shell   string                // the image's shell; "" if not known yet
+	look    lookResult            // facts about the inside of the sandbox
 	written map[string]struct{}   // files written by the tools
 	stdins  map[string]*stdinPipe // of background commands, by process id
 }
@@ -255,6 +256,7 @@ type openOutput struct {
 	Workdir   string `json:"workdir" jsonschema:"where commands start and relative paths begin"`
 	Status    string `json:"status" jsonschema:"always ready"`
 	Sandbox   string `json:"sandbox_id"`
+	About     string `json:"about,omitempty" jsonschema:"its image, programs, network, limits, work directory and lifetime"`
 	note
 }
 
@@ -282,7 +284,7 @@ func openSandbox(ctx context.Context, c *call, in openInput) (openOutput, error)
 	if err != nil {
 		return openOutput{}, err
 	}
-	out := openOutput{SessionID: o.Key, Image: d.image, Workdir: d.workdir, Status: "ready", Sandbox: o.Sandbox, note: note{o.Note}}
+	out := openOutput{SessionID: o.Key, Image: d.image, Workdir: d.workdir, Status: "ready", Sandbox: o.Sandbox, About: c.describeSandbox(ctx, d, &o), note: note{o.Note}}
 	if wanted, err := c.k.sandboxSpec(in.Image); err == nil && in.Image != "" && wanted.Image != o.Spec.Image {
 		out.Note = strings.TrimSpace(fmt.Sprintf("%s The sandbox is of %s and keeps that: to have %s, call sandbox_close first, which removes its files.", o.Note, d.image, wanted.Image))
 	}

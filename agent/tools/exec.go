@@ -41,9 +41,9 @@ func execTools(k *Kit) []*Tool {
 	most := int(k.limits.Timeout / time.Second)
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_exec", Title: "Run a command", Destructive: true,
-		Description: fmt.Sprintf("Run a shell command in the sandbox: install packages, compile, run tests, anything. It is killed after timeout_seconds "+
-			"(%d unless given, at most %d); for servers and long work use background. Files and packages stay for the next call; variables and the current directory do not.",
-			min(defaultTimeout, most), most),
+		Description: fmt.Sprintf("Run a shell command in the sandbox, such as a build or tests. %s It is killed after timeout_seconds "+
+			"(default %d, at most %d); use background for servers and long work. Files remain for the next call; variables and the current directory do not.",
+			k.shortNetwork(), min(defaultTimeout, most), most),
 	}, execCommand).refineInput(func(p map[string]*jsonschema.Schema) {
 		setTimeoutSchema(p["timeout_seconds"], min(defaultTimeout, most))
 		k.describeOutput(p)

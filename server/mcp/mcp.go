@@ -107,17 +107,17 @@ const (
 	toolList = "sandbox_fs_list"
 )
 
-// instructions returns the model's introduction to the tools.
+// instructions returns the model's introduction to the tools and their sandboxes.
 func (s *Server) instructions() string {
 	if !s.kit.Offers(toolOpen) {
-		return "sandbox_run runs a program in an isolated sandbox made for that call. Nothing stays for the next one: give it all files that it needs."
+		return "sandbox_run runs a program in a new, isolated sandbox. Nothing remains for the next call: pass all files that the program needs. " + s.kit.About()
 	}
-	text := "These tools use one isolated Linux sandbox, which is made by the first call. Its files, packages and background processes stay from call to call; " +
-		"it is not the user's machine. Run commands by sandbox_exec, in the background what serves or takes long, and use the sandbox_fs tools to read and change files."
+	text := "These tools share one isolated Linux sandbox, which the first call creates. Files, packages and background processes remain from call to call. " +
+		"Run commands with sandbox_exec; run servers and long work in the background. Read and change files with the sandbox_fs tools. "
 	if s.kit.Offers("sandbox_run") {
-		text += " sandbox_run uses a fresh sandbox instead, of which nothing stays."
+		text += "sandbox_run uses a new sandbox for each call instead. "
 	}
-	return text
+	return text + s.kit.About() + " sandbox_open also lists the programs that are installed."
 }
 
 // maxMessage returns the most bytes of a client's message: a file of maximum size,
