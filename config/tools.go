@@ -19,9 +19,15 @@ type Tools struct {
 	AllowImages  []string `yaml:"allow_images" doc:"images that agents may use, as full names or prefixes: python:3.11-slim, ghcr.io/acme/*; empty allows any"`
 	Roots        []string `yaml:"roots" doc:"directories of a sandbox that the file tools may use; empty means the work directory"`
 	BlockedPaths []string `yaml:"blocked_paths" doc:"files and directories of a sandbox that the file tools never use"`
+	OutputLimit  int      `yaml:"output_limit" doc:"bytes of output, of a file or of a list that one call of a tool returns, unless the agent asks for more or less"`
 }
 
-func defaultTools() Tools { return Tools{Enabled: true, BlockedPaths: tools.DefaultBlocked()} }
+func defaultTools() Tools {
+	return Tools{Enabled: true, BlockedPaths: tools.DefaultBlocked(), OutputLimit: tools.DefaultOutput}
+}
+
+// minOutputLimit is the least value of tools.output_limit: a few lines.
+const minOutputLimit = 1000
 
 // checkValues calls bad with the key of each invalid value.
 func (t Tools) checkValues(bad func(key string, err error)) {
@@ -29,6 +35,9 @@ func (t Tools) checkValues(bad func(key string, err error)) {
 	bad("tools.images", err)
 	bad("tools.images", frontmatter.Images{Shortcuts: shortcuts}.Check())
 	bad("tools.allow_images", frontmatter.Images{Allow: t.AllowImages}.Check())
+	if t.OutputLimit < minOutputLimit {
+		bad("tools.output_limit", fmt.Errorf("%d: must be at least %d", t.OutputLimit, minOutputLimit))
+	}
 	for key, paths := range map[string][]string{"tools.roots": t.Roots, "tools.blocked_paths": t.BlockedPaths} {
 		for _, p := range paths {
 			if !path.IsAbs(p) {
@@ -79,7 +88,7 @@ func (c *Config) ToolOptions(provider string) (tools.Options, error) {
 	own := images.Shortcuts[""] == hostImage || e.oneImage
 	backend := c.computeBackend()
 	own = own && backend == nil
-	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: nonNil(c.Tools.BlockedPaths)}, err
+	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: nonNil(c.Tools.BlockedPaths), OutputLimit: c.Tools.OutputLimit}, err
 }
 
 // nonNil returns paths, or an empty list instead of nil, which would mean the default.

@@ -31,7 +31,11 @@ type Ran struct {
 // non-zero exit is no error. report may be nil; see Job. Kinds: those of atoll.Run, and ErrConflict (the sandbox
 // ended while the command ran).
 func Run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command, max int64, report func(time.Duration, string)) (Ran, error) {
-	stdout, stderr := NewStream(max), NewStream(max)
+	return RunTo(ctx, sb, cmd, NewStream(max), NewStream(max), report)
+}
+
+// RunTo is Run with streams of the caller, which RunTo ends.
+func RunTo(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command, stdout, stderr *Stream, report func(time.Duration, string)) (Ran, error) {
 	with := *cmd
 	with.Stdout, with.Stderr = stdout, stderr
 	began := time.Now()

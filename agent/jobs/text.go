@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -18,6 +19,9 @@ type Stream struct {
 	head    []byte // the first limit bytes
 	tail    []byte // the last bytes of everything, with those before them that show where a sequence begins
 	ended   bool
+
+	overflow io.Writer // receives all input once it is longer than the limit; may be nil
+	flows    bool      // overflow has received what head has
 }
 
 // tailContext is the number of bytes of the tail besides those that End may return. The
@@ -27,21 +31,39 @@ const tailContext = maxEscape
 // NewStream returns a Stream that keeps limit bytes.
 func NewStream(limit int64) *Stream { return &Stream{limit: limit} }
 
-// Write implements io.Writer, and never fails.
+// Overflow makes w receive the whole input, from its first byte on, if the input is longer than the
+// limit. Call it before Write. The Stream ignores errors of w.
+func (s *Stream) Overflow(w io.Writer) { s.overflow = w }
+
+// Write implements io.Writer, and never fails. Only one goroutine may call it.
 func (s *Stream) Write(b []byte) (int, error) {
+	for _, part := range s.keepInput(b) {
+		_, _ = s.overflow.Write(part)
+	}
+	return len(b), nil
+}
+
+// keepInput keeps b, and returns the parts of the input that the overflow receives now.
+func (s *Stream) keepInput(b []byte) (over [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return len(b), nil // End was called
+		return nil // End was called
+	}
+	if s.overflow != nil && s.written+int64(len(b)) > s.limit {
+		if !s.flows {
+			over = append(over, s.head) // all input before b
+		}
+		over, s.flows = append(over, b), true
 	}
 	s.written += int64(len(b))
 	s.head = append(s.head, b[:max(0, min(int64(len(b)), s.limit-int64(len(s.head))))]...)
 	keep := int(s.limit/2) + tailContext
 	s.tail = append(s.tail, b[max(0, len(b)-keep):]...)
-	if over := len(s.tail) - keep; over > keep { // not at each write, which may be a byte
-		s.tail = append(s.tail[:0], s.tail[over:]...)
+	if more := len(s.tail) - keep; more > keep { // not at each write, which may be a byte
+		s.tail = append(s.tail[:0], s.tail[more:]...)
 	}
-	return len(b), nil
+	return over
 }
 
 // lastLine returns the last non-empty line.
@@ -84,6 +106,9 @@ type Text struct {
 	Data    []byte `json:"data,omitempty"`    // the beginning
 	End     []byte `json:"end,omitempty"`     // what follows the omitted bytes
 	Omitted int64  `json:"omitted,omitempty"` // the number of bytes between Data and End
+
+	// File is the file in the sandbox that has the whole text, "" if there is none.
+	File string `json:"file,omitempty"`
 }
 
 // Size returns the size of the text in JSON.
@@ -118,7 +143,7 @@ func (t Text) Shorten(limit int) Text {
 }
 
 // String returns the text as UTF-8, with invalid bytes replaced. A line of its own tells
-// the number of omitted bytes.
+// the number of omitted bytes, and the file that has the whole text.
 func (t Text) String() string {
 	head, tail := strings.ToValidUTF8(string(t.Data), "\ufffd"), strings.ToValidUTF8(string(t.End), "\ufffd")
 	if t.Omitted == 0 {
@@ -127,7 +152,11 @@ func (t Text) String() string {
 	if head != "" && !strings.HasSuffix(head, "\n") {
 		head += "\n"
 	}
-	return fmt.Sprintf("%s[... %d bytes left out ...]\n%s", head, t.Omitted, tail)
+	file := ""
+	if t.File != "" {
+		file = "; all of it is in " + t.File
+	}
+	return fmt.Sprintf("%s[... %d bytes left out%s ...]\n%s", head, t.Omitted, file, tail)
 }
 
 // Whole returns the length of data without an incomplete character at its end.

@@ -90,3 +90,33 @@ func TestTextOfSequencesThatDoNotEnd(t *testing.T) {
 		}
 	}
 }
+
+// The overflow receives all of an input that is longer than the limit, and nothing of another.
+func TestOverflow(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 1000 {
+		all := make([]byte, random.IntN(200))
+		for i := range all {
+			all[i] = byte(random.IntN(256))
+		}
+		limit := 1 + random.IntN(200)
+		var file bytes.Buffer
+		s := NewStream(int64(limit))
+		s.Overflow(&file)
+		for rest := all; len(rest) > 0; {
+			n := 1 + random.IntN(len(rest))
+			_, _ = s.Write(rest[:n])
+			rest = rest[n:]
+		}
+		want := all
+		if len(all) <= limit {
+			want = nil
+		}
+		if !bytes.Equal(file.Bytes(), want) {
+			t.Fatalf("limit %d: the overflow has %q, want %q", limit, file.Bytes(), want)
+		}
+	}
+	if got, want := (Text{Data: []byte("a\n"), End: []byte("b"), Omitted: 3, File: "/tmp/x"}).String(), "a\n[... 3 bytes left out; all of it is in /tmp/x ...]\nb"; got != want {
+		t.Errorf("String = %q, want %q", got, want)
+	}
+}

@@ -246,7 +246,7 @@ func (c *call) describeSandbox(ctx context.Context, d *sandboxState, o *session.
 	}
 	lifetime := atoll.Duration(0)
 	if !o.Expires.IsZero() {
-		lifetime = atoll.Duration(time.Until(o.Expires))
+		lifetime = atoll.Duration(time.Until(o.Expires).Round(time.Minute))
 	}
 	return joinSentences(describeImage(image), programs, apt, describeNetwork(st.Spec.Network, st.Caps), describeLimits(st.Spec.Resources, st.Caps),
 		describeWorkspace(d.workdir, st.Spec.Workspace, look.cloned), describeLifetime(o.IdleTimeout, lifetime))

@@ -27,6 +27,7 @@ type sandboxState struct {
 	mu      sync.Mutex
 	shell   string                // the image's shell; "" if not known yet
 	look    lookResult            // facts about the inside of the sandbox
+	spools  []string              // files with long output, oldest first
 	written map[string]struct{}   // files written by the tools
 	stdins  map[string]*stdinPipe // of background commands, by process id
 }

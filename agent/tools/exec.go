@@ -101,11 +101,17 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 	}
 	said, err := c.withSandbox(ctx, func(d *sandboxState) error {
 		err := d.startCommand(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
-			ran, err := jobs.Run(ctx, d.sandbox, cmd, int64(most), c.progressFunc())
+			stdout, stderr := jobs.NewStream(int64(most)), jobs.NewStream(int64(most))
+			files := d.newSpools(ctx)
+			stdout.Overflow(files.stdout)
+			stderr.Overflow(files.stderr)
+			ran, err := jobs.RunTo(ctx, d.sandbox, cmd, stdout, stderr, c.progressFunc())
 			if err == nil {
+				files.keepOutput(&ran, most)
 				out.setResult(&ran, most)
 				c.addRest(ctx, d, &ran, &out)
 			}
+			files.closeFiles()
 			return err
 		})
 		if code := atoll.StartFailure(err); code != 0 { // as a shell reports it

@@ -46,7 +46,11 @@ func (c *call) resolvePath(d *sandboxState, name string) (fileRef, error) {
 		}
 	}
 	roots := c.k.fileRoots(d.workdir)
-	for _, root := range roots {
+	readable := roots
+	if c.reads {
+		readable = append(slices.Clone(roots), spoolDir)
+	}
+	for _, root := range readable {
 		if isBelow(root, abs) {
 			if b := c.k.blockedIn(root); b != "" { // another program has made the sandbox
 				return fileRef{}, refusalErrorf(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
@@ -157,6 +161,8 @@ type readFileOutput struct {
 	Truncated bool   `json:"truncated,omitempty" jsonschema:"there is more, from next_offset on"`
 	Next      int64  `json:"next_offset,omitempty"`
 	note
+
+	media *Media
 }
 
 type listInput struct {
@@ -344,6 +350,7 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 	if err != nil {
 		return out, err
 	}
+	c.reads = true
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		data, info, err := p.readRange(ctx, in.Offset, int64(most))
 		if err != nil {

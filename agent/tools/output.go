@@ -14,7 +14,7 @@ import (
 
 // Limits of what one call returns, in bytes of JSON.
 const (
-	DefaultOutput    = 10_000  // unless the call has a limit of its own
+	DefaultOutput    = 30_000  // of Options.OutputLimit
 	DefaultMaxOutput = 100_000 // of Options.MaxOutput
 )
 
@@ -29,7 +29,7 @@ func (k *Kit) describeOutput(p map[string]*jsonschema.Schema) { k.describeLimit(
 // describeLimit completes the schema of a limit of output.
 func (k *Kit) describeLimit(s *jsonschema.Schema) {
 	s.Description += fmt.Sprintf(", up to %d", k.opts.MaxOutput)
-	s.Minimum, s.Default = jsonschema.Ptr(1.0), fmt.Appendf(nil, "%d", min(DefaultOutput, k.opts.MaxOutput))
+	s.Minimum, s.Default = jsonschema.Ptr(1.0), fmt.Appendf(nil, "%d", k.opts.OutputLimit)
 }
 
 // outputLimit returns the limit of a call that asks for this many bytes.
@@ -38,7 +38,7 @@ func (k *Kit) outputLimit(asked int) (int, error) {
 	case asked < 0:
 		return 0, refusalErrorf(atoll.ErrInvalid, "max_output %d: must be from 1 to %d", asked, k.opts.MaxOutput)
 	case asked == 0:
-		asked = DefaultOutput
+		asked = k.opts.OutputLimit
 	}
 	return min(asked, k.opts.MaxOutput), nil
 }
@@ -68,7 +68,8 @@ func (c *call) addRest(ctx context.Context, d *sandboxState, r *jobs.Ran, out *e
 	if !out.Truncated {
 		return
 	}
-	const toFile = "have it written to a file, and read parts of that by sandbox_fs_read"
+	const toFile = "redirect it to a file, and read parts of that with sandbox_fs_read"
+	files := ""
 	st, err := statusOf(ctx, d, r.Process)
 	for _, s := range []struct {
 		name   string
@@ -79,7 +80,8 @@ func (c *call) addRest(ctx context.Context, d *sandboxState, r *jobs.Ran, out *e
 		from, behind := max(first, s.oldest), first+s.text.Omitted
 		switch {
 		case s.text.Omitted == 0:
-			continue
+		case s.text.File != "":
+			files = "Read parts of such a file with sandbox_fs_read (line, lines), or search it with grep."
 		case err != nil || from >= behind:
 			out.appendNote("%d bytes of %s were left out: %s.", s.text.Omitted, s.name, toFile)
 		case from > first:
@@ -90,6 +92,9 @@ func (c *call) addRest(ctx context.Context, d *sandboxState, r *jobs.Ran, out *e
 			out.ProcessID = r.Process
 			out.appendNote("%d bytes of %s were left out: sandbox_process_read with this process_id and %[2]s_offset %d reads them.", s.text.Omitted, s.name, from)
 		}
+	}
+	if files != "" {
+		out.appendNote("%s", files)
 	}
 }
 

@@ -143,6 +143,7 @@ func searchFiles(ctx context.Context, c *call, in searchInput) (out searchOutput
 	if in.Path == "" {
 		in.Path = "."
 	}
+	c.reads = true
 	limit := min(searchTime, c.k.limits.Timeout)
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		out = searchOutput{Matches: []searchMatch{}}

@@ -79,8 +79,11 @@ type Options struct {
 	// everything below; nil means DefaultBlocked. None may be below a root.
 	Blocked []string
 
-	// MaxOutput is the most bytes of output, of a file or of a list that one call
-	// returns, whatever it asks for; 0 means DefaultMaxOutput.
+	// OutputLimit is the number of bytes of output, of a file or of a list that one call
+	// returns if it sets no limit; 0 means DefaultOutput, or MaxOutput if that is less.
+	OutputLimit int
+	// MaxOutput is the largest limit that a call can set; 0 means DefaultMaxOutput, or
+	// OutputLimit if that is more.
 	MaxOutput int
 
 	// URL returns the address of a port in a sandbox, as reachable by the caller. Nil
@@ -133,7 +136,10 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 		opts.Project = atoll.DefaultProject
 	}
 	if opts.MaxOutput == 0 {
-		opts.MaxOutput = DefaultMaxOutput
+		opts.MaxOutput = max(DefaultMaxOutput, opts.OutputLimit)
+	}
+	if opts.OutputLimit = min(cmp.Or(opts.OutputLimit, DefaultOutput), opts.MaxOutput); opts.OutputLimit < 0 {
+		return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "output limit %d: must be positive", opts.OutputLimit)
 	}
 	if opts.Blocked == nil {
 		opts.Blocked = DefaultBlocked()
@@ -212,15 +218,44 @@ func (k *Kit) Tools() []*Tool { return slices.Clone(k.tools) }
 // from one goroutine. When ctx ends, so does everything that the call has started,
 // except background commands.
 func (k *Kit) Call(ctx context.Context, caller Caller, name string, input []byte, report func(Report)) (json.RawMessage, error) {
+	out, err := k.runTool(ctx, &call{k: k, caller: caller, report: report}, name, input)
+	if err != nil {
+		return nil, err
+	}
+	return marshalPlain(out)
+}
+
+// Answer is Call with the output as text and as media, too.
+func (k *Kit) Answer(ctx context.Context, caller Caller, name string, input []byte, report func(Report)) (*Answer, error) {
+	out, err := k.runTool(ctx, &call{k: k, caller: caller, report: report, media: true}, name, input)
+	if err != nil {
+		return nil, err
+	}
+	a := &Answer{}
+	if a.JSON, err = marshalPlain(out); err != nil {
+		return nil, err
+	}
+	a.Text = string(a.JSON)
+	if t, ok := out.(texter); ok {
+		a.Text = t.formatText()
+	}
+	if f, ok := out.(readFileOutput); ok {
+		a.Media = f.media
+	}
+	return a, nil
+}
+
+// runTool calls a tool.
+func (k *Kit) runTool(ctx context.Context, c *call, name string, input []byte) (any, error) {
 	i := slices.IndexFunc(k.tools, func(t *Tool) bool { return t.Name == name })
 	if i < 0 {
 		return nil, shortenError(atoll.Errorf(name, "", atoll.ErrNotExist, "no such tool: use one of %s", strings.Join(k.toolNames(), ", ")))
 	}
-	out, err := k.tools[i].call(ctx, &call{k: k, caller: caller, report: report}, input)
+	out, err := k.tools[i].call(ctx, c, input)
 	if err != nil {
 		return nil, shortenError(explainError(name, err))
 	}
-	return marshalPlain(out)
+	return out, nil
 }
 
 // marshalPlain is json.Marshal without escaping <, > and &: models read the text
@@ -246,7 +281,25 @@ type call struct {
 	k      *Kit
 	caller Caller
 	report func(Report)
+	reads  bool // the call changes no file, and may use those in spoolDir, too
+	media  bool // the caller takes images besides JSON
 }
+
+// An Answer is the result of a tool in two forms: for programs, and for models.
+type Answer struct {
+	JSON  json.RawMessage // as described by the tool's output schema
+	Text  string          // the same for a model, as plain text
+	Media *Media          // nil if there is none
+}
+
+// A Media is an image for a model.
+type Media struct {
+	Type string // a MIME type
+	Data []byte
+}
+
+// A texter formats the output of a tool as plain text.
+type texter interface{ formatText() string }
 
 // newTool completes t with the schemas of its input and output, and its function.
 func newTool[In, Out any](t Tool, do func(ctx context.Context, c *call, in In) (Out, error)) *Tool {

@@ -28,6 +28,7 @@ type mcpCommand struct {
 	agent     *frontmatter.Sandbox
 
 	idleTimeout, maxLifetime atoll.Duration
+	outputLimit              int
 }
 
 func newMCP(a *app) *cobra.Command {
@@ -65,6 +66,7 @@ runs.`,
 	flags.StringVar(&m.caller.AgentRunID, "agent-run", "", "`id` of the agent's run, which shares the sandbox if its file says so or --workflow is not set")
 	flags.StringVar(&m.session, "session", "", "`scope` of the session that shares the sandbox, KIND/ID")
 	sessionTimes(flags, &m.idleTimeout, &m.maxLifetime)
+	flags.IntVar(&m.outputLimit, "output-limit", 0, "`bytes` of output that a call returns, unless the agent asks for more or less (default tools.output_limit, which is 30000)")
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	m.spec.addFlags(all)
 	all.VisitAll(func(flag *pflag.Flag) {
@@ -81,6 +83,9 @@ var noneOfTools = []string{"name", "snapshot", "quiet"}
 
 // readFlags checks the flags and loads the agent's file.
 func (m *mcpCommand) readFlags() (err error) {
+	if m.outputLimit < 0 {
+		return usageErrorf("--output-limit %d: must be positive", m.outputLimit)
+	}
 	if m.session != "" {
 		if m.caller.WorkflowRunID != "" || m.caller.AgentRunID != "" {
 			return usageErrorf("--session cannot be combined with --workflow or --agent-run")
@@ -137,7 +142,7 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 		defer door.closeForwards()
 		kit, err := a.newKit(cfg, kitOptions{
 			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.forwardURL, log: a.newNoteLogger(cfg),
-			idleTimeout: m.idleTimeout, maxLifetime: m.maxLifetime,
+			idleTimeout: m.idleTimeout, maxLifetime: m.maxLifetime, outputLimit: m.outputLimit,
 		})
 		if err != nil {
 			return err

@@ -60,10 +60,9 @@ func mcpCall(t *testing.T, c *sdk.ClientSession, name string, input map[string]a
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	text := r.Content[0].(*sdk.TextContent).Text
-	var out map[string]any
-	if err := json.Unmarshal([]byte(text), &out); r.IsError || err != nil {
-		t.Fatalf("%s: %s", name, text)
+	out, ok := r.StructuredContent.(map[string]any)
+	if r.IsError || !ok {
+		t.Fatalf("%s: %s", name, r.Content[0].(*sdk.TextContent).Text)
 	}
 	return out
 }

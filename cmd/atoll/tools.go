@@ -44,6 +44,7 @@ type kitOptions struct {
 	log      *slog.Logger
 
 	idleTimeout, maxLifetime atoll.Duration // of sessions; 0 for the configured ones
+	outputLimit              int            // of a call; 0 for the configured one
 }
 
 // newKit returns the tools of agents.
@@ -54,6 +55,7 @@ func (a *app) newKit(cfg *config.Config, b kitOptions) (*tools.Kit, error) {
 	}
 	opts.Sandbox, opts.Agent, opts.URL, opts.Log = b.sandbox, b.agent, b.url, b.log
 	opts.IdleTimeout, opts.MaxLifetime = b.idleTimeout, b.maxLifetime
+	opts.OutputLimit = cmp.Or(b.outputLimit, opts.OutputLimit)
 	opts.Sandbox.Env = slices.Concat(codeEnv(a.env), b.sandbox.Env)
 	if image := b.sandbox.Image; image != "" {
 		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -109,10 +108,9 @@ func (a *agent) callTool(tool string, in input) {
 		a.err = err
 		return
 	}
-	text := r.Content[0].(*mcp.TextContent).Text
 	if r.IsError {
-		a.err = fmt.Errorf("%s: %s", a.name, text)
+		a.err = fmt.Errorf("%s: %s", a.name, r.Content[0].(*mcp.TextContent).Text)
 		return
 	}
-	a.err = json.Unmarshal([]byte(text), &a.result)
+	a.result, _ = r.StructuredContent.(map[string]any)
 }

@@ -29,11 +29,11 @@ func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.C
 	if r := requestOf(req.Extra); r.keepAlive != nil {
 		r.keepAlive()
 	}
-	out, err := s.kit.Call(ctx, caller, req.Params.Name, req.Params.Arguments, progressReporter(ctx, req))
+	out, err := s.kit.Answer(ctx, caller, req.Params.Name, req.Params.Arguments, progressReporter(ctx, req))
 	if err != nil {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil
 	}
-	return &sdk.CallToolResult{StructuredContent: out, Content: []sdk.Content{&sdk.TextContent{Text: string(out)}}}, nil
+	return &sdk.CallToolResult{StructuredContent: out.JSON, Content: []sdk.Content{&sdk.TextContent{Text: out.Text}}}, nil
 }
 
 // progressReporter returns a function that sends progress to the client, nil if it

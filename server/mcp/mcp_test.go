@@ -2,7 +2,6 @@ package mcp_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,14 +96,11 @@ func (c *client) call(name string, input m) map[string]any {
 	if r.IsError {
 		c.t.Fatalf("%s: %s", name, textOf(r))
 	}
-	var text map[string]any
-	if err := json.Unmarshal([]byte(textOf(r)), &text); err != nil {
-		c.t.Fatal(err)
+	out, ok := r.StructuredContent.(map[string]any)
+	if !ok || strings.HasPrefix(textOf(r), "{") {
+		c.t.Errorf("%s: the structured output is %v, the text %s", name, r.StructuredContent, textOf(r))
 	}
-	if got, want := fmt.Sprint(r.StructuredContent), fmt.Sprint(text); got != want {
-		c.t.Errorf("%s: the structured output is %s, the text %s", name, got, want)
-	}
-	return text
+	return out
 }
 
 func textOf(r *sdk.CallToolResult) string {
@@ -216,6 +212,60 @@ func TestCalls(t *testing.T) {
 	c.hangUp()
 	if left := listSessions(t, p); len(left) > 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// The text of an answer is plain.
+func TestTexts(t *testing.T) {
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	text := func(name string, input m) string {
+		t.Helper()
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: input})
+		if err != nil || r.IsError {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		return textOf(r)
+	}
+	if got := text("sandbox_open", nil); !strings.HasPrefix(got, "The sandbox is ready. Image: ") || !strings.Contains(got, "Network: ") {
+		t.Errorf("sandbox_open: %s", got)
+	}
+	work := c.call("sandbox_open", m{})["workdir"].(string)
+	for _, tt := range []struct {
+		tool  string
+		input m
+		want  string
+	}{
+		{"sandbox_fs_write", m{"path": "d/hello.py", "content": "print('Hello')\n"}, "Wrote " + work + "/d/hello.py, 15 bytes."},
+		{"sandbox_fs_read", m{"path": "d/hello.py"}, "print('Hello')"},
+		{"sandbox_exec", m{"command": "cat d/*; echo 'a \"b\"'; printf oops >&2; exit 3"}, "print('Hello')\na \"b\"\nstderr:\noops\nexit code 3"},
+		{"sandbox_exec", m{"command": "ln -s hello.py d/link"}, "exit code 0"},
+		{"sandbox_fs_list", m{}, "0755           d/"},
+		{"sandbox_fs_list", m{"path": "d"}, "0644        15 hello.py\n0777           link -> hello.py"},
+		{"sandbox_fs_search", m{"content": "Hel"}, work + "/d/hello.py:1:print('Hello')"},
+		{"sandbox_fs_search", m{"name": "none"}, "Nothing was found."},
+		{"sandbox_fs_delete", m{"path": "d", "recursive": true}, "Deleted " + work + "/d."},
+		{"sandbox_fs_list", m{}, work + " has no entries to list."},
+		{"sandbox_run", m{"runtime": "bash", "code": "echo x; printf y > z; exit 2"}, "x\nexit code 2\nfile z, 1 bytes:\ny"},
+		{"sandbox_close", m{}, "The sandbox is removed."},
+		{"sandbox_close", m{}, "There was no sandbox."},
+	} {
+		if got := text(tt.tool, tt.input); got != tt.want {
+			t.Errorf("%s %v:\n%s\nwant\n%s", tt.tool, tt.input, got, tt.want)
+		}
+	}
+	id := c.call("sandbox_exec", m{"command": "echo begun; read line; echo $line", "background": true})["process_id"].(string)
+	if got, want := text("sandbox_process_write", m{"process_id": id, "input": "a\n"}), "Sent 2 bytes to process "+id+"."; got != want {
+		t.Errorf("sandbox_process_write: %s, want %s", got, want)
+	}
+	if got, want := text("sandbox_process_wait", m{"process_id": id}), "begun\na\nexit code 0"; got != want {
+		t.Errorf("sandbox_process_wait: %s, want %s", got, want)
+	}
+	id = c.call("sandbox_exec", m{"command": "sleep 1000", "background": true})["process_id"].(string)
+	if got, want := text("sandbox_process_read", m{"process_id": id}), "process "+id+" still runs\nread so far: stdout_offset 0, stderr_offset 0"; got != want {
+		t.Errorf("sandbox_process_read: %s, want %s", got, want)
+	}
+	if got, want := text("sandbox_process_kill", m{"process_id": id}), "Sent SIGTERM to process "+id+"."; got != want {
+		t.Errorf("sandbox_process_kill: %s, want %s", got, want)
 	}
 }
 

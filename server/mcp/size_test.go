@@ -162,6 +162,16 @@ func TestAnswersAreSmall(t *testing.T) {
 		if tt.in["max_output"] != nil || tt.in["max_bytes"] != nil { // the largest that a call can ask for
 			most = 5*tools.DefaultMaxOutput + 2000
 		}
+		text := tools.DefaultOutput
+		if tt.in["max_output"] != nil || tt.in["max_bytes"] != nil {
+			text = tools.DefaultMaxOutput
+		}
+		if tt.tool == "sandbox_run" { // its files have as much room as its output
+			text *= 2
+		}
+		if len(r.text) > text+1000 {
+			t.Errorf("%s %.100v: the text has %d bytes, more than %d", tt.tool, tt.in, len(r.text), text)
+		}
 		if name := fmt.Sprintf("%s %.100v", tt.tool, tt.in); r.size > most {
 			t.Errorf("%s: the message has %d bytes, more than %d: %.300s", name, r.size, most, r.text)
 		} else {
