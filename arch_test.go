@@ -714,6 +714,7 @@ var dependencies = map[string]struct {
 	"github.com/jackc/pgx":                    {"PostgreSQL, without libpq", []string{"storage/store/postgres"}},
 	"github.com/miekg/dns":                    {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
 	"github.com/opencontainers/runtime-spec":  {"the format of containers for gVisor", []string{"provider/gvisor/internal/runsc", "provider/gvisor/internal/sentry"}},
+	"github.com/rogpeppe/go-internal":         {"diffs of edits, in the answers of tools", []string{"agent/tools"}},
 	"github.com/pelletier/go-toml":            {"Modal's settings file", []string{"provider/modal"}},
 	"github.com/prometheus/client_golang":     {"/metrics", []string{"layer/trace"}},
 	"github.com/modal-labs/libmodal/modal-go": {"Modal's protocol, from its own SDK", []string{"internal/testing/fakemodal", "provider/modal"}},

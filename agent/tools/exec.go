@@ -87,7 +87,7 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 	if err != nil {
 		return out, err
 	}
-	cmd := &atoll.Command{Dir: in.Workdir, Env: env, Timeout: atoll.Duration(limit)}
+	cmd := &atoll.Command{Dir: in.Workdir, Env: c.k.plainEnv(env), Timeout: atoll.Duration(limit)}
 	if in.Background {
 		if in.TimeoutSeconds == 0 {
 			cmd.Timeout = 0
@@ -121,6 +121,17 @@ func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, er
 	})
 	out.addNote(said)
 	return out, err
+}
+
+// plainEnv returns env for a command without a terminal: programs such as editors then print no escape
+// sequences, unless TERM is set.
+func (k *Kit) plainEnv(env []string) []string {
+	for _, kv := range k.opts.Sandbox.Env {
+		if strings.HasPrefix(kv, "TERM=") {
+			return env
+		}
+	}
+	return append([]string{"TERM=dumb"}, env...)
 }
 
 // makeEnv returns env as the sorted variables of a Command.

@@ -6,17 +6,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
 // A fileRef is a file in the confined file system of one of the file tools' roots.
@@ -146,25 +143,6 @@ type fileOutput struct {
 	note
 }
 
-type readFileInput struct {
-	Path     string `json:"path" jsonschema:"relative to the work directory, or absolute"`
-	Encoding string `json:"encoding,omitempty" jsonschema:"text, or base64; what is no UTF-8 is answered as base64 anyway"`
-	Offset   int64  `json:"offset,omitempty" jsonschema:"the first byte to return"`
-	MaxBytes int    `json:"max_bytes,omitempty" jsonschema:"how many bytes to return at most"`
-}
-
-type readFileOutput struct {
-	Path      string `json:"path"`
-	Content   string `json:"content"`
-	Encoding  string `json:"encoding"`
-	SizeBytes int64  `json:"size_bytes" jsonschema:"of the whole file"`
-	Truncated bool   `json:"truncated,omitempty" jsonschema:"there is more, from next_offset on"`
-	Next      int64  `json:"next_offset,omitempty"`
-	note
-
-	media *Media
-}
-
 type listInput struct {
 	Path      string `json:"path,omitempty" jsonschema:"a directory; the work directory unless given"`
 	Recursive bool   `json:"recursive,omitempty"`
@@ -200,20 +178,6 @@ type deleteOutput struct {
 	note
 }
 
-type editInput struct {
-	Path       string `json:"path"`
-	OldText    string `json:"old_text" jsonschema:"exactly as it stands in the file, with enough around it to be there once"`
-	NewText    string `json:"new_text"`
-	ReplaceAll bool   `json:"replace_all,omitempty" jsonschema:"wherever it stands"`
-}
-
-type editOutput struct {
-	Path         string `json:"path"`
-	Replacements int    `json:"replacements"`
-	SizeBytes    int64  `json:"size_bytes"`
-	note
-}
-
 func fileTools(k *Kit) []*Tool {
 	size := atoll.Bytes(k.limits.MaxFileSize).String()
 	encodings := func(p map[string]*jsonschema.Schema) {
@@ -226,10 +190,10 @@ func fileTools(k *Kit) []*Tool {
 		}, writeFile).refineInput(encodings),
 		newTool(Tool{
 			Name: "sandbox_fs_read", Title: "Read a file", ReadOnly: true, Idempotent: true,
-			Description: "Read a file of the sandbox. Of a long one the answer has a part, and the offset from which the next call reads on.",
+			Description: "Read a file of the sandbox: text, or a PNG, JPEG, GIF or WebP image to look at. A long file is returned in parts.",
 		}, readFile).refineInput(func(p map[string]*jsonschema.Schema) {
 			encodings(p)
-			p["offset"].Minimum = jsonschema.Ptr(0.0)
+			p["line"].Minimum, p["lines"].Minimum, p["offset"].Minimum = jsonschema.Ptr(1.0), jsonschema.Ptr(1.0), jsonschema.Ptr(0.0)
 			k.describeLimit(p["max_bytes"])
 		}),
 		newTool(Tool{
@@ -245,7 +209,7 @@ func fileTools(k *Kit) []*Tool {
 		}, deleteFile),
 		newTool(Tool{
 			Name: "sandbox_fs_edit", Title: "Edit a file", Destructive: true,
-			Description: "Replace text in a file of the sandbox: old_text must be in it exactly as given, and once, unless replace_all is set.",
+			Description: "Replace text in a file of the sandbox, once or by several edits. Each old_text must occur exactly once, unless replace_all is set.",
 		}, editFile),
 	}
 }
@@ -339,86 +303,6 @@ func (d *sandboxState) forgetFiles(name string) {
 	}
 }
 
-func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutput, err error) {
-	if err := checkEncoding(in.Encoding); err != nil {
-		return out, err
-	}
-	if in.Offset < 0 || in.MaxBytes < 0 {
-		return out, refusalErrorf(atoll.ErrInvalid, "offset and max_bytes must not be negative")
-	}
-	most, err := c.k.outputLimit(in.MaxBytes)
-	if err != nil {
-		return out, err
-	}
-	c.reads = true
-	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
-		data, info, err := p.readRange(ctx, in.Offset, int64(most))
-		if err != nil {
-			return err
-		}
-		out.Path, out.SizeBytes = p.path, info.Size
-		if len(data) > 0 { // the file may have grown meanwhile
-			out.SizeBytes = max(info.Size, in.Offset+int64(len(data)))
-		}
-		out.setContent(data, in, most)
-		return nil
-	})
-	out.addNote(said)
-	return out, err
-}
-
-// setContent sets the content to the beginning of data that fits, and what follows it.
-func (o *readFileOutput) setContent(data []byte, in readFileInput, most int) {
-	chars := data
-	if size := (jobs.Text{Data: data}).Size(); size > most || in.Offset+int64(len(data)) < o.SizeBytes {
-		chars = data[:jobs.FitStart(data, most)] // the next call returns the rest of a character
-	}
-	if in.Encoding != encodingBase64 && utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
-		data, o.Content, o.Encoding = chars, string(chars), encodingText
-	} else {
-		if in.MaxBytes == 0 {
-			data = data[:min(len(data), max(1, base64.StdEncoding.DecodedLen(most)))]
-		}
-		o.Content, o.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
-	}
-	if next := in.Offset + int64(len(data)); next < o.SizeBytes {
-		o.Truncated, o.Next = true, next
-		o.appendNote("%d more bytes follow: offset %d reads on.", o.SizeBytes-next, next)
-	}
-}
-
-// ReadFile reads a whole file of the caller's sandbox, with the checks of
-// sandbox_fs_read. Kinds: those of the tool, and ErrInvalid if the file has more than
-// most bytes.
-func (k *Kit) ReadFile(ctx context.Context, caller Caller, name string, most int64) (data []byte, err error) {
-	c := &call{k: k, caller: caller}
-	_, err = c.withFile(ctx, name, func(_ *sandboxState, p fileRef) error {
-		var info atoll.FileInfo
-		data, info, err = p.readRange(ctx, 0, most+1)
-		if err == nil && int64(len(data)) > most {
-			err = refusalErrorf(atoll.ErrInvalid, "%s has %d bytes, more than the %d of one read: read parts of it with sandbox_fs_read", p.path, max(info.Size, most+1), most)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, shortenError(explainError("read", err))
-	}
-	return data, nil
-}
-
-// readRange reads up to most bytes of a file.
-func (p fileRef) readRange(ctx context.Context, offset, most int64) ([]byte, atoll.FileInfo, error) {
-	ctx, cancel := context.WithCancel(ctx) // don't wait for the rest
-	defer cancel()
-	r, info, err := p.Read(ctx, p.path, offset)
-	if err != nil {
-		return nil, info, err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, most))
-	return data, info, err
-}
-
 func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput, err error) {
 	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
 		if isBelow(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
@@ -447,42 +331,4 @@ func (p fileRef) removeFile(ctx context.Context, recursive bool) error {
 		}
 	}
 	return p.Remove(ctx, p.path, recursive)
-}
-
-func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err error) {
-	if in.OldText == "" {
-		return out, refusalErrorf(atoll.ErrInvalid, "old_text is empty: set the text to replace, or write the file with sandbox_fs_write")
-	}
-	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
-		unlock, err := d.editLocks.Lock(ctx, p.path) // otherwise one of two concurrent edits would be lost
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		most := c.k.limits.MaxFileSize
-		data, info, err := p.readRange(ctx, 0, most+1)
-		if err != nil {
-			return err
-		}
-		if int64(len(data)) > most {
-			return refusalErrorf(atoll.ErrInvalid, "%s is larger than the %d bytes that the file tools work on: use sandbox_exec", p.path, most)
-		}
-		old := []byte(in.OldText)
-		n := bytes.Count(data, old)
-		switch {
-		case n == 0:
-			return refusalErrorf(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
-		case n > 1 && !in.ReplaceAll:
-			return refusalErrorf(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
-		}
-		if size := int64(len(data)) + int64(n)*int64(len(in.NewText)-len(old)); size > most { // before allocating it
-			return tooLarge(size, most)
-		}
-		changed := bytes.ReplaceAll(data, old, []byte(in.NewText))
-		info, err = c.writeLimited(ctx, d, p, changed, info.Mode&0o777)
-		out.Path, out.Replacements, out.SizeBytes = p.path, n, info.Size
-		return err
-	})
-	out.addNote(said)
-	return out, err
 }

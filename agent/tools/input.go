@@ -115,6 +115,9 @@ func jsonType(t reflect.Type) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Struct {
+			return "a list of objects"
+		}
 		return "a list of strings"
 	case reflect.Map:
 		return "a table of strings"

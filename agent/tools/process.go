@@ -67,7 +67,7 @@ type writeOutput struct {
 
 type killInput struct {
 	ProcessID string `json:"process_id"`
-	Signal    string `json:"signal,omitempty" jsonschema:"TERM asks it to end, KILL ends it with all that it has started, INT is what ^C does"`
+	Signal    string `json:"signal,omitempty" jsonschema:"TERM asks it to end, KILL ends it with all that it has started, INT is what Ctrl-C does"`
 }
 
 type killOutput struct {
@@ -95,8 +95,10 @@ func processTools(k *Kit) []*Tool {
 		}, writeProcess),
 		newTool(Tool{
 			Name: "sandbox_process_kill", Title: "End a command", Destructive: true,
-			Description: "Send a signal to a command in the background: TERM unless given.",
-		}, killProcess),
+			Description: "Send a signal to a command in the background.",
+		}, killProcess).refineInput(func(p map[string]*jsonschema.Schema) {
+			p["signal"].Enum, p["signal"].Default = []any{"TERM", "KILL", "INT", "HUP", "USR1", "USR2"}, []byte(`"TERM"`)
+		}),
 	}
 }
 

@@ -85,9 +85,8 @@ func runTools(k *Kit) []*Tool {
 	}, runProgram).refineInput(func(p map[string]*jsonschema.Schema) {
 		names := k.runtimeNames()
 		for _, name := range names {
-			p["runtime"].Examples = append(p["runtime"].Examples, name)
+			p["runtime"].Enum = append(p["runtime"].Enum, name)
 		}
-		p["runtime"].Description += ": " + orList(names)
 		p["timeout_seconds"].Description += fmt.Sprintf(", at most %d", min(maxRunTimeout, int(k.limits.Timeout/time.Second)))
 		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
 		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
@@ -161,6 +160,7 @@ func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	if err != nil {
 		return out, err
 	}
+	env = c.k.plainEnv(env)
 	for _, image := range c.candidateImages(runtimes[i]) {
 		err = c.runOn(ctx, image, runtimes[i], in, env, limit, &out)
 		if out.Error != "" && atoll.KindOf(err) == atoll.ErrUnsupported {

@@ -102,7 +102,11 @@ func (o readFileOutput) formatText() string {
 	if o.Encoding == encodingBase64 {
 		w.addLine("base64 of %s, %d bytes:", o.Path, o.SizeBytes)
 	}
-	w.addText(o.Content)
+	if o.Line > 0 {
+		w.addText(numberLines(o.Content, o.Line))
+	} else {
+		w.addText(o.Content)
+	}
 	return w.endText(o.note)
 }
 
@@ -142,7 +146,8 @@ func (o deleteOutput) formatText() string {
 
 func (o editOutput) formatText() string {
 	var w lineWriter
-	w.addLine("Replaced %d in %s, %d bytes.", o.Replacements, o.Path, o.SizeBytes)
+	w.addLine("Replacements in %s: %d", o.Path, o.Replacements)
+	w.addText(o.Diff)
 	return w.endText(o.note)
 }
 

@@ -398,7 +398,7 @@ func TestEscapes(t *testing.T) {
 func TestEdit(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	b.call("sandbox_fs_write", m{"path": "f", "content": "one\ntwo\ntwo\n", "mode": "0700"}).wantFields()
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "three", "new_text": "x"}).wantError(atoll.ErrInvalid, "read it")
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "three", "new_text": "x"}).wantError(atoll.ErrInvalid, "read the file")
 	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "x"}).wantError(atoll.ErrInvalid, "2 times", "replace_all")
 	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "one\n", "new_text": ""}).wantFields("replacements", 1)
 	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "2", "replace_all": true}).wantFields("replacements", 2, "size_bytes", 4)

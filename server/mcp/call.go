@@ -33,7 +33,11 @@ func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.C
 	if err != nil {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil
 	}
-	return &sdk.CallToolResult{StructuredContent: out.JSON, Content: []sdk.Content{&sdk.TextContent{Text: out.Text}}}, nil
+	result := &sdk.CallToolResult{StructuredContent: out.JSON, Content: []sdk.Content{&sdk.TextContent{Text: out.Text}}}
+	if m := out.Media; m != nil {
+		result.Content = append(result.Content, &sdk.ImageContent{Data: m.Data, MIMEType: m.Type})
+	}
+	return result, nil
 }
 
 // progressReporter returns a function that sends progress to the client, nil if it

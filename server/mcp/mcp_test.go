@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -215,7 +216,30 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// The text of an answer is plain.
+// maxTokens is the most tokens, of 4 characters, that the list of tools may cost a model.
+const maxTokens = 2500
+
+// The list of tools is small enough for a model.
+func TestTokens(t *testing.T) {
+	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	chars := 0
+	for x, err := range c.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, err := json.Marshal(x.InputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chars += len(x.Name) + len(x.Description) + len(input)
+	}
+	t.Logf("%d tokens", chars/4)
+	if chars/4 > maxTokens {
+		t.Errorf("the tools cost %d tokens, more than %d", chars/4, maxTokens)
+	}
+}
+
+// The text of an answer is plain, and an image is one.
 func TestTexts(t *testing.T) {
 	c := dialStreams(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
 	text := func(name string, input m) string {
@@ -252,6 +276,14 @@ func TestTexts(t *testing.T) {
 		if got := text(tt.tool, tt.input); got != tt.want {
 			t.Errorf("%s %v:\n%s\nwant\n%s", tt.tool, tt.input, got, tt.want)
 		}
+	}
+	c.call("sandbox_exec", m{"command": "echo iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg== | base64 -d > dot.png"})
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: m{"path": "dot.png"}})
+	if err != nil || len(r.Content) != 2 {
+		t.Fatalf("an image: %+v, %v", r, err)
+	}
+	if x, ok := r.Content[1].(*sdk.ImageContent); !ok || x.MIMEType != "image/png" || len(x.Data) != 70 || !strings.Contains(r.Content[0].(*sdk.TextContent).Text, "1 x 1 pixels") {
+		t.Errorf("an image: %+v, %+v", r.Content[0], r.Content[1])
 	}
 	id := c.call("sandbox_exec", m{"command": "echo begun; read line; echo $line", "background": true})["process_id"].(string)
 	if got, want := text("sandbox_process_write", m{"process_id": id, "input": "a\n"}), "Sent 2 bytes to process "+id+"."; got != want {
