@@ -68,7 +68,7 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 				which = fmt.Sprintf("edit %d of %d, and no edit was made: ", i+1, len(edits))
 			}
 			var n int
-			if changed, n, err = e.apply(changed, p.path, most); err != nil {
+			if changed, n, err = e.applyTo(changed, p.path, most); err != nil {
 				return refusalErrorf(atoll.KindOf(err), "%s%w", which, errorCause(err))
 			}
 			count += n
@@ -81,8 +81,8 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 	return out, err
 }
 
-// apply returns the content of a file after the edit, and the number of replacements.
-func (e textEdit) apply(data []byte, name string, most int64) ([]byte, int, error) {
+// applyTo returns the content of a file after the edit, and the number of replacements.
+func (e textEdit) applyTo(data []byte, name string, most int64) ([]byte, int, error) {
 	old := []byte(e.OldText)
 	n := bytes.Count(data, old)
 	switch {

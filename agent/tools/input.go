@@ -69,7 +69,12 @@ func decodeInput(s *jsonschema.Schema, input []byte, in any) error {
 	}
 	for _, name := range s.Required {
 		if text := string(given[name]); text == "" || text == "null" {
-			return bad("the input %q is missing: %s", name, s.Properties[name].Description)
+			p := s.Properties[name]
+			about := p.Description
+			if len(p.Enum) > 0 {
+				about += ": " + orList(enumNames(p))
+			}
+			return bad("the input %q is missing: %s", name, about)
 		}
 	}
 	if changed {
@@ -82,6 +87,14 @@ func decodeInput(s *jsonschema.Schema, input []byte, in any) error {
 		return bad("the input: %w", err)
 	}
 	return nil
+}
+
+// enumNames returns the values that a schema allows.
+func enumNames(s *jsonschema.Schema) (names []string) {
+	for _, x := range s.Enum {
+		names = append(names, fmt.Sprint(x))
+	}
+	return names
 }
 
 // inputOf names the input with the wrong type, without embedded Go structs; for a table

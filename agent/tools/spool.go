@@ -53,8 +53,8 @@ func (s *spool) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// finish completes the file, and returns its name, or "" if there is none.
-func (s *spool) finish() string {
+// finishFile completes the file, and returns its name, or "" if there is none.
+func (s *spool) finishFile() string {
 	if s.pipe == nil {
 		return ""
 	}
@@ -96,7 +96,7 @@ func (s *spools) keepText(file *spool, t *jobs.Text, limit int) {
 	if file.pipe == nil && t.Omitted == 0 { // only both streams together are too long
 		_, _ = io.Copy(file, bytes.NewReader(t.Data))
 	}
-	if t.File = file.finish(); t.File != "" {
+	if t.File = file.finishFile(); t.File != "" {
 		s.d.rememberSpool(file)
 	}
 }

@@ -48,7 +48,8 @@ With --agent, the agent's file selects the tools: sandbox_run in mode compute,
 those of a lasting sandbox in mode code. Variables named ATOLL_CODE_X are X in the
 sandbox. Ports that the agent shows are forwarded from 127.0.0.1 while this program
 runs.`,
-		Example: `  claude mcp add atoll -- atoll mcp
+		Example: `  atoll mcp install claude
+  claude mcp add atoll -- atoll mcp
   atoll mcp --workspace . --network on
   atoll mcp --agent agents/code-developer.md --workflow wf_abc123`,
 		Args:              cobra.NoArgs,
@@ -74,6 +75,7 @@ runs.`,
 			flags.AddFlag(flag)
 		}
 	})
+	cmd.AddCommand(newMCPInstall(a), newMCPUninstall(a))
 	flags.Lookup("image").Usage = "root file system of the sandbox, unless the agent names one: an OCI `image`, or host for this machine's own tools (default host on gvisor, the only one on local and mock, else ubuntu:22.04)"
 	return cmd
 }
