@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"slices"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -34,10 +35,43 @@ func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.C
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil
 	}
 	result := &sdk.CallToolResult{StructuredContent: out.JSON, Content: []sdk.Content{&sdk.TextContent{Text: out.Text}}}
+	if hidesText(req.Session) {
+		result.StructuredContent = nil
+	}
 	if m := out.Media; m != nil {
 		result.Content = append(result.Content, &sdk.ImageContent{Data: m.Data, MIMEType: m.Type})
 	}
 	return result, nil
+}
+
+// textHiders are the names of clients that pass only the structured result to the model, if there is one.
+// They get no structured result, so that the model reads plain text and sees images.
+var textHiders = []string{"claude-code", "Visual Studio Code"}
+
+// hidesText reports whether a client is one of textHiders.
+func hidesText(client *sdk.ServerSession) bool {
+	params := client.InitializeParams()
+	return params != nil && params.ClientInfo != nil && slices.Contains(textHiders, params.ClientInfo.Name)
+}
+
+// hideSchemas removes the schemas of structured results from lists of tools for textHiders: a tool that has
+// one must return such a result.
+func hideSchemas(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		result, err := next(ctx, method, req)
+		list, ok := result.(*sdk.ListToolsResult)
+		if client, known := req.GetSession().(*sdk.ServerSession); err != nil || !ok || !known || !hidesText(client) {
+			return result, err
+		}
+		with := *list
+		with.Tools = nil
+		for _, t := range list.Tools {
+			plain := *t
+			plain.OutputSchema = nil
+			with.Tools = append(with.Tools, &plain)
+		}
+		return &with, nil
+	}
 }
 
 // progressReporter returns a function that sends progress to the client, nil if it

@@ -93,6 +93,7 @@ func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*S
 	for _, t := range kit.Tools() {
 		s.mcp.AddTool(s.toolInfo(t), s.callTool)
 	}
+	s.mcp.AddReceivingMiddleware(hideSchemas)
 	if s.hasResources() {
 		s.addResources()
 	}

@@ -60,12 +60,18 @@ type client struct {
 // dialStreams connects a client to s over streams.
 func dialStreams(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *client {
 	t.Helper()
+	return dialAs(t, s, "test", opts)
+}
+
+// dialAs is dialStreams for a client of another name.
+func dialAs(t *testing.T, s *mcp.Server, name string, opts *sdk.ClientOptions) *client {
+	t.Helper()
 	fromClient, toServer := io.Pipe()
 	fromServer, toClient := io.Pipe()
 	c := &client{t: t, toServer: toServer, run: make(chan error, 1)}
 	go func() { c.run <- s.Run(context.WithoutCancel(t.Context()), fromClient, toClient) }()
 	var err error
-	c.ClientSession, err = sdk.NewClient(&sdk.Implementation{Name: "test"}, opts).
+	c.ClientSession, err = sdk.NewClient(&sdk.Implementation{Name: name}, opts).
 		Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -298,6 +304,27 @@ func TestTexts(t *testing.T) {
 	}
 	if got, want := text("sandbox_process_kill", m{"process_id": id}), "Sent SIGTERM to process "+id+"."; got != want {
 		t.Errorf("sandbox_process_kill: %s, want %s", got, want)
+	}
+}
+
+// Clients that would hide the text from the model get nothing else.
+func TestTextAlone(t *testing.T) {
+	s := newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{})
+	for name, structured := range map[string]bool{"claude-code": false, "Visual Studio Code": false, "other": true} {
+		c := dialAs(t, s, name, nil)
+		for x, err := range c.Tools(t.Context(), nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (x.OutputSchema != nil) != structured {
+				t.Errorf("%s: the schema of %s is %v", name, x.Name, x.OutputSchema)
+			}
+		}
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo x"}})
+		if err != nil || textOf(r) != "x\nexit code 0" || (r.StructuredContent != nil) != structured {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		c.hangUp()
 	}
 }
 
