@@ -232,7 +232,7 @@ func (d *sandboxState) startCommand(ctx context.Context, line string, cmd *atoll
 
 // A note is part of the output of many tools.
 type note struct {
-	Note string `json:"note,omitempty" jsonschema:"what else there is to know"`
+	Note string `json:"note,omitempty" jsonschema:"a remark on the call or the sandbox"`
 }
 
 // addNote puts a sentence in front of the note: events of the sandbox precede results
@@ -248,13 +248,13 @@ func toSentence(text string) string {
 }
 
 type openInput struct {
-	Image string `json:"image,omitempty" jsonschema:"linux, python, node or any OCI image; what is open already keeps its own"`
+	Image string `json:"image,omitempty" jsonschema:"linux, python, node or any OCI image; an open sandbox keeps its image"`
 }
 
 type openOutput struct {
 	SessionID string `json:"session_id"`
 	Image     string `json:"image"`
-	Workdir   string `json:"workdir" jsonschema:"where commands start and relative paths begin"`
+	Workdir   string `json:"workdir" jsonschema:"the directory in which commands start, and the base of relative paths"`
 	Status    string `json:"status" jsonschema:"always ready"`
 	Sandbox   string `json:"sandbox_id"`
 	About     string `json:"about,omitempty" jsonschema:"its image, programs, network, limits, work directory and lifetime"`
@@ -262,7 +262,7 @@ type openOutput struct {
 }
 
 type closeOutput struct {
-	Closed    bool   `json:"closed" jsonschema:"false if there was none"`
+	Closed    bool   `json:"closed" jsonschema:"false if there was no sandbox"`
 	SessionID string `json:"session_id"`
 }
 
@@ -270,12 +270,12 @@ func sessionTools() []*Tool {
 	return []*Tool{
 		newTool(Tool{
 			Name: "sandbox_open", Title: "Open the sandbox", Idempotent: true,
-			Description: "Get the persistent Linux sandbox of this workflow, made if there is none. Its files, packages and processes stay from call to call, " +
-				"and are shared by all agents of the workflow. The other tools open it by themselves; call this to choose the image.",
+			Description: "Return the Linux sandbox of this workflow and describe it; create it if there is none. Its files, packages and processes remain from call to call, " +
+				"and all agents of the workflow share it. The other tools open it, too; call this one to choose the image.",
 		}, openSandbox),
 		newTool(Tool{
 			Name: "sandbox_close", Title: "Close the sandbox", Destructive: true, Idempotent: true,
-			Description: "Remove the sandbox of this workflow, with all its files and processes. It is not needed: the sandbox ends with the workflow.",
+			Description: "Remove the sandbox of this workflow with all its files and processes. You need not call this: the sandbox ends with the workflow.",
 		}, closeSandbox),
 	}
 }

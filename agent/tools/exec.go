@@ -18,22 +18,22 @@ import (
 const defaultTimeout = 60
 
 type execInput struct {
-	Command        string            `json:"command" jsonschema:"a command line for bash, or sh where the image has none"`
-	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"the command and all that it has started are killed after so long; in the background they are not unless this is given"`
+	Command        string            `json:"command" jsonschema:"a command line for bash, or for sh if the image has no bash"`
+	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"time limit, after which the command and its descendants are killed; a background command has none by default"`
 	Workdir        string            `json:"workdir,omitempty" jsonschema:"the directory to start in, relative to the work directory or absolute"`
 	Env            map[string]string `json:"env,omitempty" jsonschema:"variables for this command"`
-	Background     bool              `json:"background,omitempty" jsonschema:"return at once with a process_id, for servers and what takes long; see sandbox_process_read"`
+	Background     bool              `json:"background,omitempty" jsonschema:"return at once with a process_id; for servers and long work; see sandbox_process_read"`
 	outputInput
 }
 
 type execOutput struct {
-	ExitCode   *int   `json:"exit_code,omitempty" jsonschema:"124 when the time was over, 126 or 127 when it could not be started; not there of a command in the background"`
+	ExitCode   *int   `json:"exit_code,omitempty" jsonschema:"124 after the time limit, 126 or 127 if the command did not start; missing for a background command"`
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	DurationMS int64  `json:"duration_ms"`
-	Truncated  bool   `json:"truncated,omitempty" jsonschema:"more was printed than is returned: its beginning and its end"`
+	Truncated  bool   `json:"truncated,omitempty" jsonschema:"the output is cut: it has the beginning and the end"`
 	TimedOut   bool   `json:"timed_out,omitempty"`
-	ProcessID  string `json:"process_id,omitempty" jsonschema:"of a command in the background, or one of which more can be read"`
+	ProcessID  string `json:"process_id,omitempty" jsonschema:"of a background command, or of one with more output to read"`
 	note
 }
 
@@ -156,7 +156,7 @@ func (o *execOutput) setResult(r *jobs.Ran, most int) {
 func resultNote(r *jobs.Ran) string {
 	switch {
 	case r.Exit.TimedOut:
-		return fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", r.Took.Round(time.Second))
+		return fmt.Sprintf("The time limit of %s was reached, and the command was killed. Run longer commands in the background.", r.Took.Round(time.Second))
 	case r.Exit.Reason != "":
 		return "It was ended: " + r.Exit.Reason + "."
 	}

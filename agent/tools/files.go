@@ -133,8 +133,8 @@ const (
 type writeFileInput struct {
 	Path     string `json:"path" jsonschema:"relative to the work directory, or absolute"`
 	Content  string `json:"content"`
-	Encoding string `json:"encoding,omitempty" jsonschema:"of content: text, or base64 for what is no UTF-8"`
-	Mode     string `json:"mode,omitempty" jsonschema:"permissions in octal, like 0755 for a program"`
+	Encoding string `json:"encoding,omitempty" jsonschema:"of content: text, or base64 for other data than UTF-8"`
+	Mode     string `json:"mode,omitempty" jsonschema:"octal permissions, such as 0755 for a program"`
 }
 
 type fileOutput struct {
@@ -144,9 +144,9 @@ type fileOutput struct {
 }
 
 type listInput struct {
-	Path      string `json:"path,omitempty" jsonschema:"a directory; the work directory unless given"`
+	Path      string `json:"path,omitempty" jsonschema:"a directory; default is the work directory"`
 	Recursive bool   `json:"recursive,omitempty"`
-	Offset    int    `json:"offset,omitempty" jsonschema:"the first entry to return: what the last answer gave"`
+	Offset    int    `json:"offset,omitempty" jsonschema:"the first entry to return: next_offset of the last answer"`
 	outputInput
 }
 
@@ -161,15 +161,15 @@ type listEntry struct {
 type listOutput struct {
 	Path      string      `json:"path"`
 	Entries   []listEntry `json:"entries"`
-	Total     int         `json:"total" jsonschema:"of all entries"`
-	Truncated bool        `json:"truncated,omitempty" jsonschema:"there are more, from next_offset on"`
+	Total     int         `json:"total" jsonschema:"the number of all entries"`
+	Truncated bool        `json:"truncated,omitempty" jsonschema:"more follow from next_offset on"`
 	Next      int         `json:"next_offset,omitempty"`
 	note
 }
 
 type deleteInput struct {
 	Path      string `json:"path"`
-	Recursive bool   `json:"recursive,omitempty" jsonschema:"needed for a directory, and all in it"`
+	Recursive bool   `json:"recursive,omitempty" jsonschema:"delete a directory with everything in it"`
 }
 
 type deleteOutput struct {
@@ -186,7 +186,7 @@ func fileTools(k *Kit) []*Tool {
 	return []*Tool{
 		newTool(Tool{
 			Name: "sandbox_fs_write", Title: "Write a file", Destructive: true, Idempotent: true,
-			Description: fmt.Sprintf("Write a file in the sandbox, with its missing directories; one that is there is replaced as a whole. At most %s.", size),
+			Description: fmt.Sprintf("Write a file in the sandbox. Missing directories are created, and an existing file is replaced. At most %s.", size),
 		}, writeFile).refineInput(encodings),
 		newTool(Tool{
 			Name: "sandbox_fs_read", Title: "Read a file", ReadOnly: true, Idempotent: true,
@@ -198,14 +198,14 @@ func fileTools(k *Kit) []*Tool {
 		}),
 		newTool(Tool{
 			Name: "sandbox_fs_list", Title: "List a directory", ReadOnly: true, Idempotent: true,
-			Description: "List a directory of the sandbox, with recursive all below it.",
+			Description: "List a directory of the sandbox; with recursive, everything below it.",
 		}, listFiles).refineInput(func(p map[string]*jsonschema.Schema) {
 			p["offset"].Minimum = jsonschema.Ptr(0.0)
 			k.describeOutput(p)
 		}),
 		newTool(Tool{
 			Name: "sandbox_fs_delete", Title: "Delete a file", Destructive: true,
-			Description: "Delete a file of the sandbox, or with recursive a directory.",
+			Description: "Delete a file of the sandbox; with recursive, a directory.",
 		}, deleteFile),
 		newTool(Tool{
 			Name: "sandbox_fs_edit", Title: "Edit a file", Destructive: true,
@@ -280,7 +280,7 @@ func (d *sandboxState) reserveFile(name string, most int) (done func(written boo
 		return func(bool) {}, nil
 	}
 	if len(d.written) >= most {
-		return nil, refusalErrorf(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or have sandbox_exec make what is missing", most)
+		return nil, refusalErrorf(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or create files with sandbox_exec", most)
 	}
 	d.written[name] = struct{}{}
 	return func(written bool) {
@@ -306,7 +306,7 @@ func (d *sandboxState) forgetFiles(name string) {
 func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput, err error) {
 	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
 		if isBelow(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
-			return refusalErrorf(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
+			return refusalErrorf(atoll.ErrDenied, "%s is the work directory or contains it: delete the files in it one by one", p.path)
 		}
 		err := p.removeFile(ctx, in.Recursive)
 		if err == nil || atoll.KindOf(err) == atoll.ErrNotExist { // a command may have been faster

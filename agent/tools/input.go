@@ -48,7 +48,7 @@ func decodeInput(s *jsonschema.Schema, input []byte, in any) error {
 	}
 	bad := func(format string, args ...any) error { return atoll.Errorf("", "", atoll.ErrInvalid, format, args...) }
 	if !utf8.Valid(input) { // the decoder would replace invalid bytes
-		return bad("the input is not UTF-8: send what is no text as base64")
+		return bad("the input is not UTF-8: send other data as base64")
 	}
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(input, &given); err != nil {

@@ -23,7 +23,7 @@ func TestInputTypes(t *testing.T) {
 		{"sandbox_run", `{"runtime": "bash", "code": "x", "args": "a b"}`, `sandbox_run: the input "args" is a string: it must be a list of strings`},
 		{"sandbox_run", `{"runtime": "bash", "code": "x", "env": {"": "1"}}`, `sandbox_run: env "": names must not be empty or contain =, and no NUL bytes are allowed`},
 		{"sandbox_run", `{"runtime": "bash", "code": "x", "files": {"./main.sh": "y"}}`, `sandbox_run: file "./main.sh" has the name of the code's file: use another name`},
-		{"sandbox_fs_write", "{\"path\": \"f\", \"content\": \"\xff\"}", `sandbox_fs_write: the input is not UTF-8: send what is no text as base64`},
+		{"sandbox_fs_write", "{\"path\": \"f\", \"content\": \"\xff\"}", `sandbox_fs_write: the input is not UTF-8: send other data as base64`},
 	} {
 		r := b.call(tt.tool, tt.input)
 		if r.wantError(atoll.ErrInvalid); r.err != nil && r.err.Error() != tt.want {

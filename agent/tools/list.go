@@ -17,7 +17,7 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 		return out, err
 	}
 	if in.Offset < 0 {
-		return out, refusalErrorf(atoll.ErrInvalid, "offset %d: use what the last answer gave, or 0", in.Offset)
+		return out, refusalErrorf(atoll.ErrInvalid, "offset %d: use next_offset of the last answer, or 0", in.Offset)
 	}
 	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		all, err := p.List(ctx, p.path, in.Recursive)

@@ -20,7 +20,7 @@ const (
 
 // An outputInput is part of the input of tools with much output.
 type outputInput struct {
-	MaxOutput int `json:"max_output,omitempty" jsonschema:"how many bytes to return at most"`
+	MaxOutput int `json:"max_output,omitempty" jsonschema:"the most bytes to return"`
 }
 
 // describeOutput completes the schema of max_output.

@@ -9,20 +9,20 @@ import (
 )
 
 type portInput struct {
-	Port int `json:"port" jsonschema:"what a server in the sandbox listens on, on its loopback"`
+	Port int `json:"port" jsonschema:"the port on which a server in the sandbox listens"`
 }
 
 type portOutput struct {
 	Port int    `json:"port"`
-	URL  string `json:"url" jsonschema:"where people reach it, from outside"`
+	URL  string `json:"url" jsonschema:"the address for the user"`
 	note
 }
 
 func portTools() []*Tool {
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_port", Title: "Show a port", Idempotent: true,
-		Description: "Get the URL by which the user reaches a server that runs in the sandbox, as one that sandbox_exec has started in the background. " +
-			"Give the user the whole URL: it may hold a key, which ends after a while.",
+		Description: "Return a URL with which the user reaches a server in the sandbox, such as one that sandbox_exec started in the background. " +
+			"Give the user the whole URL: it may contain a key, which expires.",
 	}, showPort).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["port"].Minimum, p["port"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(65535.0)
 	})}

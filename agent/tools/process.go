@@ -29,45 +29,45 @@ func (k *Kit) startBackground(ctx context.Context, d *sandboxState, line string,
 }
 
 type processInput struct {
-	ProcessID    string `json:"process_id" jsonschema:"what sandbox_exec gave"`
-	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"the first byte to return: what the last answer gave; without it the beginning and the end are returned"`
-	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema:"as stdout_offset"`
+	ProcessID    string `json:"process_id" jsonschema:"from sandbox_exec"`
+	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"the first byte to return: stdout_offset of the last answer; by default the beginning and the end are returned"`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema:"like stdout_offset"`
 	outputInput
 }
 
 type waitInput struct {
 	processInput
-	TimeoutSeconds int `json:"timeout_seconds,omitempty" jsonschema:"how long to wait at most"`
+	TimeoutSeconds int `json:"timeout_seconds,omitempty" jsonschema:"the longest wait"`
 }
 
 type processOutput struct {
 	ProcessID    string `json:"process_id"`
 	Running      bool   `json:"running"`
-	ExitCode     *int   `json:"exit_code,omitempty" jsonschema:"when it does not run any more"`
-	TimedOut     bool   `json:"timed_out,omitempty" jsonschema:"it was killed since its time was over"`
+	ExitCode     *int   `json:"exit_code,omitempty" jsonschema:"set after the end"`
+	TimedOut     bool   `json:"timed_out,omitempty" jsonschema:"killed after its time limit"`
 	Stdout       string `json:"stdout"`
 	Stderr       string `json:"stderr"`
-	StdoutOffset int64  `json:"stdout_offset" jsonschema:"for the next call: what follows this"`
+	StdoutOffset int64  `json:"stdout_offset" jsonschema:"the offset for the next call"`
 	StderrOffset int64  `json:"stderr_offset"`
-	Truncated    bool   `json:"truncated,omitempty" jsonschema:"there is more to read already; the note has its offset"`
+	Truncated    bool   `json:"truncated,omitempty" jsonschema:"more output is available; the note has its offset"`
 	note
 }
 
 type writeInput struct {
 	ProcessID string `json:"process_id"`
-	Input     string `json:"input,omitempty" jsonschema:"what to send to its stdin; end a line with a newline"`
-	Close     bool   `json:"close,omitempty" jsonschema:"close stdin after that"`
+	Input     string `json:"input,omitempty" jsonschema:"text for stdin; end a line with a newline"`
+	Close     bool   `json:"close,omitempty" jsonschema:"close stdin afterwards"`
 }
 
 type writeOutput struct {
 	ProcessID string `json:"process_id"`
-	Written   int    `json:"written" jsonschema:"bytes"`
+	Written   int    `json:"written" jsonschema:"the number of bytes"`
 	note
 }
 
 type killInput struct {
 	ProcessID string `json:"process_id"`
-	Signal    string `json:"signal,omitempty" jsonschema:"TERM asks it to end, KILL ends it with all that it has started, INT is what Ctrl-C does"`
+	Signal    string `json:"signal,omitempty" jsonschema:"TERM asks the process to end, KILL ends it with its descendants, INT is Ctrl-C"`
 }
 
 type killOutput struct {
@@ -79,23 +79,23 @@ func processTools(k *Kit) []*Tool {
 	wait := min(defaultTimeout, int(k.limits.Timeout/time.Second))
 	return []*Tool{
 		newTool(Tool{
-			Name: "sandbox_process_read", Title: "Read what a command has printed", ReadOnly: true, Idempotent: true,
-			Description: "Read what a command in the background has printed so far, from any offset, and whether it still runs.",
+			Name: "sandbox_process_read", Title: "Read the output of a command", ReadOnly: true, Idempotent: true,
+			Description: "Read the output of a background command so far, from any offset, and whether it still runs.",
 		}, readProcess).refineInput(k.limitReads),
 		newTool(Tool{
 			Name: "sandbox_process_wait", Title: "Wait for a command", ReadOnly: true, Idempotent: true,
-			Description: "Wait until a command in the background has ended, or for timeout_seconds, and read what it has printed.",
+			Description: "Wait until a background command has ended, or for timeout_seconds, and read its output.",
 		}, waitProcess).refineInput(func(p map[string]*jsonschema.Schema) {
 			k.limitReads(p)
 			setTimeoutSchema(p["timeout_seconds"], wait)
 		}),
 		newTool(Tool{
 			Name: "sandbox_process_write", Title: "Type into a command",
-			Description: "Send text to the stdin of a command in the background.",
+			Description: "Send text to the stdin of a background command.",
 		}, writeProcess),
 		newTool(Tool{
 			Name: "sandbox_process_kill", Title: "End a command", Destructive: true,
-			Description: "Send a signal to a command in the background.",
+			Description: "Send a signal to a background command.",
 		}, killProcess).refineInput(func(p map[string]*jsonschema.Schema) {
 			p["signal"].Enum, p["signal"].Default = []any{"TERM", "KILL", "INT", "HUP", "USR1", "USR2"}, []byte(`"TERM"`)
 		}),
@@ -154,7 +154,7 @@ func readProcess(ctx context.Context, c *call, in processInput) (out processOutp
 // readOutput reads p's output from the offsets of in.
 func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process, in processInput, out *processOutput) error {
 	if in.StdoutOffset < 0 || in.StderrOffset < 0 {
-		return refusalErrorf(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
+		return refusalErrorf(atoll.ErrInvalid, "an offset is negative: use an offset of the last answer, or 0")
 	}
 	most, err := c.k.outputLimit(in.MaxOutput)
 	if err != nil {
@@ -245,7 +245,7 @@ func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput,
 			return err
 		}
 		if st.Exit != nil {
-			return refusalErrorf(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
+			return refusalErrorf(atoll.ErrConflict, "process %s has ended with code %d: it reads no more input", p.ID(), st.Exit.Code)
 		}
 		out = writeOutput{ProcessID: p.ID(), Written: len(in.Input)}
 		taken, err := c.k.sendInput(ctx, d, p, in.Input, in.Close)

@@ -28,7 +28,7 @@ func refusalNote(r *jobs.Ran) string {
 	if more > 0 {
 		note += fmt.Sprintf("; and %d others", more)
 	}
-	return note + ". To try again does not help."
+	return note + ". Trying again does not help."
 }
 
 // networkErrors are the messages of C libraries, Node.js, Go and pip, in lower case, for a name that does

@@ -23,7 +23,7 @@ func TestRefusalNote(t *testing.T) {
 		want string
 	}{
 		"nothing refused":  {jobs.Ran{}, ""},
-		"a name":           {jobs.Ran{Refused: []atoll.Refusal{name}}, "The network refused example.com: not in --allow. To try again does not help."},
+		"a name":           {jobs.Ran{Refused: []atoll.Refusal{name}}, "The network refused example.com: not in --allow. Trying again does not help."},
 		"an address":       {jobs.Ran{Refused: []atoll.Refusal{name, address}}, "mirror.corp:443: resolves to 10.1.2.3, a private address: --allow 10.1.2.3 opens it."},
 		"many":             {jobs.Ran{Refused: many}, "; and 2 others."},
 		"no network, curl": {failed("curl: (6) Could not resolve host: example.com"), "The sandbox has no network"},

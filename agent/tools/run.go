@@ -41,19 +41,19 @@ var runtimes = []runtime{
 }
 
 type runInput struct {
-	Runtime        string            `json:"runtime,omitempty" jsonschema:"what runs the code"`
+	Runtime        string            `json:"runtime,omitempty" jsonschema:"the language of the code"`
 	Code           string            `json:"code" jsonschema:"a whole program"`
-	Args           []string          `json:"args,omitempty" jsonschema:"of the program"`
+	Args           []string          `json:"args,omitempty" jsonschema:"arguments of the program"`
 	Env            map[string]string `json:"env,omitempty"`
-	Files          map[string]string `json:"files,omitempty" jsonschema:"what is to be in the work directory besides, by path"`
-	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"the program is killed after so long"`
+	Files          map[string]string `json:"files,omitempty" jsonschema:"further files for the work directory: content by path"`
+	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"time limit of the program"`
 	outputInput
 }
 
 type artifact struct {
 	Path      string `json:"path" jsonschema:"relative to the work directory"`
 	SizeBytes int64  `json:"size_bytes"`
-	Content   string `json:"content,omitempty" jsonschema:"not there of what does not fit into max_output"`
+	Content   string `json:"content,omitempty" jsonschema:"missing if it does not fit into max_output"`
 	Encoding  string `json:"encoding,omitempty" jsonschema:"of content: text or base64"`
 }
 
@@ -63,16 +63,16 @@ type runLimits struct {
 }
 
 type runOutput struct {
-	OK         bool       `json:"ok" jsonschema:"it ran, and ended with code 0"`
+	OK         bool       `json:"ok" jsonschema:"the program ran and exited with code 0"`
 	Runtime    string     `json:"runtime"`
-	ExitCode   int        `json:"exit_code" jsonschema:"124 when the time was over, -1 when it could not be run"`
+	ExitCode   int        `json:"exit_code" jsonschema:"124 after the time limit, -1 if the program did not run"`
 	DurationMS int64      `json:"duration_ms"`
 	Stdout     string     `json:"stdout"`
 	Stderr     string     `json:"stderr"`
-	Truncated  bool       `json:"truncated,omitempty" jsonschema:"more was printed than is returned: its beginning and its end"`
+	Truncated  bool       `json:"truncated,omitempty" jsonschema:"the output is cut: it has the beginning and the end"`
 	TimedOut   bool       `json:"timed_out,omitempty"`
-	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program has made or changed"`
-	Error      string     `json:"error,omitempty" jsonschema:"why it is not ok"`
+	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program created or changed"`
+	Error      string     `json:"error,omitempty" jsonschema:"the reason if ok is false"`
 	Limits     runLimits  `json:"limits"`
 	note
 }
@@ -81,7 +81,7 @@ func runTools(k *Kit) []*Tool {
 	byDefault := min(runTimeout, int(k.limits.Timeout/time.Second))
 	t := newTool(Tool{
 		Name: runName, Title: "Run a program",
-		Description: "Run a program in a fresh sandbox of its own, with the files given, and return what it prints and which files it makes. Nothing stays for the next call.",
+		Description: "Run a program in a new sandbox of its own, with the given files, and return its output and the files that it creates. Nothing remains for the next call.",
 	}, runProgram).refineInput(func(p map[string]*jsonschema.Schema) {
 		names := k.runtimeNames()
 		for _, name := range names {
@@ -169,7 +169,7 @@ func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 		if !errors.Is(err, atoll.ErrCommandNotFound) {
 			return out, err
 		}
-		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
+		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or ask for an image for this one", runtimes[i].args[0])
 	}
 	return out, nil
 }
@@ -223,7 +223,7 @@ func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, 
 		}
 	}
 	if result.More {
-		out.addNote(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", job.MaxFiles))
+		out.addNote(fmt.Sprintf("It made more files than the %d that are returned: let it pack them into one file.", job.MaxFiles))
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func (o *runOutput) setResult(r *jobs.Result) {
 	o.DurationMS = r.Took.Milliseconds()
 	o.Stdout, o.Stderr, o.Truncated = fitOutput(&r.Ran, o.Limits.MaxStdoutBytes)
 	if o.Truncated {
-		o.appendNote("%d bytes of what it printed were left out: have it print less, or set max_output.", r.Stdout.Omitted+r.Stderr.Omitted)
+		o.appendNote("%d bytes of its output were left out: let it print less, or set max_output.", r.Stdout.Omitted+r.Stderr.Omitted)
 	}
 	if r.NotInstalled {
 		return
@@ -275,7 +275,7 @@ func (o *runOutput) addArtifacts(files []jobs.Artifact) {
 	for i, f := range files {
 		a := artifact{Path: strings.ToValidUTF8(f.Path, "\ufffd"), SizeBytes: f.Size}
 		if room -= sizeInList(a); room < 0 && i > 0 {
-			o.appendNote("The names of %d more files that it made are left out: have it pack them into one.", len(files)-i)
+			o.appendNote("The names of %d more files that it made are left out: let it pack them into one file.", len(files)-i)
 			break
 		}
 		o.Artifacts = append(o.Artifacts, a)
@@ -296,7 +296,7 @@ func (o *runOutput) addArtifacts(files []jobs.Artifact) {
 		a.Content, a.Encoding = content, encoding
 	}
 	if left > 0 {
-		o.appendNote("The content of %d files does not fit: have the program print what matters of them, or set max_output.", left)
+		o.appendNote("The content of %d files does not fit: let the program print the parts that matter, or set max_output.", left)
 	}
 }
 

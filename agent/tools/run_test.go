@@ -80,7 +80,7 @@ func TestRunOfAgents(t *testing.T) {
 			t.Errorf("%s: the schema requires %s, with the default %s", tt.file, required, preset)
 		}
 	}
-	newBenchOn(t, p, tools.Options{}).call("sandbox_run", m{"code": ""}).wantError(atoll.ErrInvalid, `"runtime" is missing: what runs the code: python, node or bash`)
+	newBenchOn(t, p, tools.Options{}).call("sandbox_run", m{"code": ""}).wantError(atoll.ErrInvalid, `"runtime" is missing: the language of the code: python, node or bash`)
 }
 
 // An imageProvider records the images of its sandboxes.

@@ -21,26 +21,26 @@ import (
 )
 
 type searchInput struct {
-	Path       string `json:"path,omitempty" jsonschema:"a directory or a file; the work directory unless given"`
-	Name       string `json:"name,omitempty" jsonschema:"which files, as a pattern like *.go, src/*.go or src/**/*.go"`
+	Path       string `json:"path,omitempty" jsonschema:"a directory or a file; default is the work directory"`
+	Name       string `json:"name,omitempty" jsonschema:"a pattern of file names, such as *.go, src/*.go or src/**/*.go"`
 	Content    string `json:"content,omitempty" jsonschema:"a regular expression (RE2) that a line must match"`
-	IgnoreCase bool   `json:"ignore_case,omitempty" jsonschema:"of the content"`
+	IgnoreCase bool   `json:"ignore_case,omitempty" jsonschema:"ignore the case of content"`
 	MaxResults int    `json:"max_results,omitempty"`
-	Offset     int    `json:"offset,omitempty" jsonschema:"the first match to return: what the last answer gave"`
+	Offset     int    `json:"offset,omitempty" jsonschema:"the first match to return: next_offset of the last answer"`
 	outputInput
 }
 
 type searchMatch struct {
 	Path string `json:"path" jsonschema:"absolute"`
-	Type string `json:"type,omitempty" jsonschema:"file, directory, symlink or other, of a search by name alone"`
+	Type string `json:"type,omitempty" jsonschema:"file, directory, symlink or other; only for a search by name alone"`
 	Line int    `json:"line,omitempty" jsonschema:"counted from 1"`
-	Text string `json:"text,omitempty" jsonschema:"of the line, cut if it is long"`
+	Text string `json:"text,omitempty" jsonschema:"the line, cut if it is long"`
 }
 
 type searchOutput struct {
 	Matches   []searchMatch `json:"matches"`
 	Truncated bool          `json:"truncated,omitempty" jsonschema:"there may be more"`
-	Next      int           `json:"next_offset,omitempty" jsonschema:"where the rest begins"`
+	Next      int           `json:"next_offset,omitempty" jsonschema:"the offset of the rest"`
 	note
 }
 
@@ -62,7 +62,7 @@ const searchTime = time.Minute
 func searchTools(k *Kit) []*Tool {
 	return []*Tool{newTool(Tool{
 		Name: "sandbox_fs_search", Title: "Search files", ReadOnly: true, Idempotent: true,
-		Description: "Find files of the sandbox by name, by lines that they contain, or both. The search skips .git and files that are not text.",
+		Description: "Find files of the sandbox by name, by the lines in them, or both. The search skips .git and binary files.",
 	}, searchFiles).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["max_results"].Minimum, p["max_results"].Maximum, p["max_results"].Default = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(mostResults)), []byte("100")
 		p["offset"].Minimum = jsonschema.Ptr(0.0)
@@ -89,7 +89,7 @@ func (in searchInput) parseQuery() (w query, err error) {
 		return w, refusalErrorf(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
 	}
 	if in.Offset < 0 {
-		return w, refusalErrorf(atoll.ErrInvalid, "offset %d: use what the last answer gave, or 0", in.Offset)
+		return w, refusalErrorf(atoll.ErrInvalid, "offset %d: use next_offset of the last answer, or 0", in.Offset)
 	}
 	if in.Name == "" && in.Content == "" {
 		return w, refusalErrorf(atoll.ErrInvalid, "set what to look for: a name like *.go, a regular expression for content, or both")

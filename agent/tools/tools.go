@@ -249,7 +249,7 @@ func (k *Kit) Answer(ctx context.Context, caller Caller, name string, input []by
 func (k *Kit) runTool(ctx context.Context, c *call, name string, input []byte) (any, error) {
 	i := slices.IndexFunc(k.tools, func(t *Tool) bool { return t.Name == name })
 	if i < 0 {
-		return nil, shortenError(atoll.Errorf(name, "", atoll.ErrNotExist, "no such tool: use one of %s", strings.Join(k.toolNames(), ", ")))
+		return nil, shortenError(atoll.Errorf(name, "", atoll.ErrNotExist, "unknown tool: use one of %s", strings.Join(k.toolNames(), ", ")))
 	}
 	out, err := k.tools[i].call(ctx, c, input)
 	if err != nil {
@@ -323,7 +323,7 @@ func (t *Tool) refineInput(refine func(properties map[string]*jsonschema.Schema)
 // explainError adds advice to an error, for the model.
 func explainError(tool string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return atoll.Errorf(tool, "", atoll.KindOf(err), "the call was broken off, and what it had started was ended: %w", err)
+		return atoll.Errorf(tool, "", atoll.KindOf(err), "the call was broken off, and its processes were killed: %w", err)
 	}
 	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil && e.Op == "" { // errors of the tools contain advice
 		return atoll.Errorf(tool, "", e.Kind, "%w", e.Err)
@@ -335,7 +335,7 @@ func explainError(tool string, err error) error {
 	case atoll.ErrNotFound, atoll.ErrStopped:
 		advice = "call sandbox_open to have a sandbox again"
 	case atoll.ErrExhausted:
-		advice = "remove what is not needed any more"
+		advice = "remove what you no longer need"
 	}
 	if advice != "" && !strings.Contains(text, ": call ") {
 		text += ": " + advice

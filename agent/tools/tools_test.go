@@ -214,7 +214,7 @@ func TestLostIsToldToAll(t *testing.T) {
 	remove(id)
 	a.call("sandbox_fs_read", m{"path": "f"}).wantError(atoll.ErrNotExist, "The sandbox was gone", "without the files", "sandbox_fs_list")
 	r := b.call("sandbox_exec", m{"command": "sleep 5", "timeout_seconds": 1})
-	if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(note, "The sandbox was replaced") || !strings.Contains(note, ". The time was over") {
+	if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(note, "The sandbox was replaced") || !strings.Contains(note, ". The time limit") {
 		t.Errorf("the note is %q", note)
 	}
 	id = b.call("sandbox_open", m{}).wantFields("note", nil).out["sandbox_id"]
@@ -283,7 +283,7 @@ func TestTimeout(t *testing.T) {
 	limits.Timeout = max(5*time.Second, testenv.Scale(2*time.Second)).Round(time.Second) // in which the command has begun
 	b := newBench(t, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
 	b.call("sandbox_exec", m{"command": "echo begun > f; (while sleep 0.1; do echo late >> f; done) & sleep 1000", "timeout_seconds": 600}).
-		wantFields("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", limits.Timeout))
+		wantFields("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time limit of %s was reached, and the command was killed. Run longer commands in the background.", limits.Timeout))
 	// Nothing that the command has started writes any more.
 	b.call("sandbox_exec", m{"command": "sleep 0.3; cat f > then; sleep 0.5; cmp then f && head -n 1 f"}).wantFields("exit_code", 0, "stdout", "begun\n")
 	for _, seconds := range []any{-1, 86401, 1.5, "ten"} {
@@ -561,7 +561,7 @@ func TestRunOwnPrograms(t *testing.T) {
 	}
 	delete(images.Shortcuts, "bash")
 	none := newBench(t, tools.Options{OwnPrograms: true, Images: images, Sandbox: atoll.Spec{Env: []string{"PATH=/nowhere"}}})
-	none.call("sandbox_run", m{"runtime": "python", "code": "1"}).wantFields("ok", false, "exit_code", -1, "error", "the image has no python3: use another runtime, or have an image set for this one")
+	none.call("sandbox_run", m{"runtime": "python", "code": "1"}).wantFields("ok", false, "exit_code", -1, "error", "the image has no python3: use another runtime, or ask for an image for this one")
 	if all, err := none.provider.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
 		t.Errorf("sandboxes are left: %+v, %v", all, err)
 	}
