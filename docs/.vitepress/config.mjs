@@ -89,6 +89,7 @@ export default {
   cleanUrls: false,
   lastUpdated: false,
   buildConcurrency: 1, // or else the index of the search is another one each time
+  vite: { build: { chunkSizeWarningLimit: 4000 } }, // kB: the index of the search is one file, which a browser loads for a search only
   rewrites: { 'adr/README.md': 'adr/index.md' },
   markdown: {
     anchor: { slugify: makeAnchor },
