@@ -92,6 +92,7 @@ export default {
   vite: { build: { chunkSizeWarningLimit: 4000 } }, // kB: the index of the search is one file, which a browser loads for a search only
   rewrites: { 'adr/README.md': 'adr/index.md' },
   markdown: {
+    linkify: false, // http://host:port is no link
     anchor: { slugify: makeAnchor },
     // By default the colours of a line depend on how fast the machine is.
     codeTransformers: [{ preprocess(_, options) { options.tokenizeTimeLimit = 0; } }],
@@ -123,7 +124,7 @@ export default {
       { text: 'Decisions', link: '/adr/', activeMatch: '^/adr/' },
       { text: 'Source', link: repository },
     ],
-    sidebar: { '/': [...manual, { text: 'Decisions', link: '/adr/' }], '/adr/': listDecisions() },
+    sidebar: { '/': manual, '/adr/': listDecisions() },
     outline: [2, 3],
     search: {
       provider: 'local',
