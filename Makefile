@@ -94,8 +94,8 @@ systems: ## build the programs for macOS and Windows, and throw them away
 	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) || exit 1; done
 
 .PHONY: golden
-golden: ## write the golden files anew: the table of providers, help texts, tools, events
-	@$(GO) test ./internal/testing/docs ./cmd/atoll ./agent/tools ./agent/output -update
+golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events
+	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output -update
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)

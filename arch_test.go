@@ -22,6 +22,7 @@ const module = "github.com/seed46cd37a8/atoll"
 var allowedImports = map[string]map[string]string{
 	".": {},
 
+	"docs":                     {},
 	"internal/awsclient":       {},
 	"internal/retry":           {},
 	"provider/internal/cgroup": {"internal/retry": "a group that its last processes still use"},
@@ -622,6 +623,7 @@ var allowedImports = map[string]map[string]string{
 		"server/api":           "client and server",
 		"config":               "the configuration",
 		"agent/conversation":   "labels of their sandboxes, which prune retains",
+		"docs":                 "pages of the manual for atoll help",
 		"agent/frontmatter":    "agent files of atoll mcp",
 		"server/api/client":    "the client",
 		"machine/image/bundle": "atoll image build and pull",

@@ -108,10 +108,10 @@ type Log struct {
 // Resources are the limits of sandboxes that set none, if the provider can enforce them. Zero means the default of
 // the provider.
 type Resources struct {
-	Memory    atoll.Bytes `yaml:"memory" doc:"like 2g"`
-	CPUs      float64     `yaml:"cpus" doc:"like 1.5"`
-	Processes int         `yaml:"processes" doc:"like 1024"`
-	Disk      atoll.Bytes `yaml:"disk" doc:"limit of files written outside of volumes, like 4g"`
+	Memory    atoll.Bytes `yaml:"memory" doc:"memory limit of sandboxes that set none, like 2g; 0 for the default of the provider, -1 for no limit"`
+	CPUs      float64     `yaml:"cpus" doc:"CPU limit of such sandboxes, like 1.5"`
+	Processes int         `yaml:"processes" doc:"process limit of such sandboxes, like 1024"`
+	Disk      atoll.Bytes `yaml:"disk" doc:"limit of the files that such sandboxes write outside of volumes, like 4g"`
 }
 
 // A Source has the inputs of Load. The zero value means the defaults, and the file at its default path.

@@ -105,25 +105,9 @@ func shortenHelp(a *app, root *cobra.Command) {
 	})
 }
 
-// newHelp returns cobra's command help, but with an error for unknown commands.
-func newHelp() *cobra.Command {
-	return &cobra.Command{
-		Use:               "help [COMMAND]",
-		Short:             "Help about any command",
-		ValidArgsFunction: completeCommands,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			about, rest, err := cmd.Root().Find(args)
-			if err != nil || len(rest) > 0 {
-				return usageErrorf("unknown command %q: atoll --help lists the known ones", strings.Join(args, " "))
-			}
-			return about.Help()
-		},
-	}
-}
-
 // settings are the settings with a flag of every command.
 var settings = []struct{ key, doc string }{
-	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), microvm, local or mock"},
+	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), microvm, kubernetes, modal, local, mock or a plugin"},
 	{"project", "`project` of the sandboxes (default default)"},
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
 	{"url", "`url` of the server to use: http://host:port or unix:///path"},
