@@ -97,6 +97,10 @@ systems: ## build the programs for macOS and Windows, and throw them away
 golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events
 	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output -update
 
+.PHONY: man
+man: ## write the man pages of all commands into bin/man
+	@$(GO) test ./cmd/atoll -run TestManPages -man $(abspath $(BIN))/man
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	@./scripts/fuzz $(or $(FUZZTIME),10s)

@@ -23,7 +23,7 @@ func newCp(a *app) *cobra.Command {
 SANDBOX:PATH; a relative one starts at the work directory. Write a local file with
 a colon in its name with a slash before, as in ./a:b.
 
-The rules are those of docker cp: into an existing directory, the source is copied
+Cp follows the rules of docker cp: into an existing directory, the source is copied
 under its own name; a missing target becomes the copy, if its parent directory
 exists. A source directory that ends with /. stands for its contents. With - as the
 source, a tar stream is read from stdin and unpacked into the target directory;

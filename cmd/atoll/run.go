@@ -42,9 +42,10 @@ Without -i the command reads an empty stdin. Signals are forwarded to the comman
 three ^C in quick succession kill it, unless it has a terminal (-t), which handles
 ^C itself.
 
-The exit code is that of the command, or 124 if --timeout was reached, 125 if Atoll
+Run exits with the code of the command, or 124 if --timeout was reached, 125 if Atoll
 failed, 126 if the command could not be started, and 127 if it was not found. Commands
-other than run and exec exit with 1 if they fail, and 2 if the command line is wrong.
+other than run, exec and shell exit with 1 if they fail, and 2 if the command line is
+wrong.
 ` + sharedFilesHelp,
 		Example: `  atoll run -- sh -c 'echo $((6*7)); exit 3'
   echo hi | atoll run -i -- cat

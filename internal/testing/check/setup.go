@@ -32,6 +32,7 @@ var debians = []debian{
 	{"git", programThere("git")},
 	{"iptables", programThere("iptables")},
 	{"libc6-dev", compilesC},
+	{"mandoc", programThere("mandoc")},
 	{"mmdebstrap", programThere("mmdebstrap")},
 	{"nftables", programThere("nft")},
 	{"npm", programThere("npm")},
