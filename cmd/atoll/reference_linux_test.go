@@ -157,7 +157,7 @@ Each error has a kind, which is stable: programs compare it. The HTTP API sends 
 label, and Go programs use ` + "`errors.Is`" + `. The message is for people. [Troubleshooting](../troubleshooting.md) lists
 messages.
 
-| kind | meaning | HTTP | exit code | what to do |
+| kind | meaning | HTTP | exit code of run | what to do |
 | --- | --- | --- | --- | --- |
 `)
 	meanings := kindComments(t)
@@ -168,13 +168,13 @@ messages.
 		}
 		meaning, _, _ = strings.Cut(meaning, "; matches ")
 		meaning, _, _ = strings.Cut(meaning, "; also matches ")
-		fmt.Fprintf(&b, "| `%s` | %s | %d | %d | %s |\n", string(kind), escapeCell(meaning), httpStatusOf(t, kind), exitCode(kind), advice[kind])
+		fmt.Fprintf(&b, "| `%s` | %s | %d | %d | %s |\n", string(kind), escapeCell(meaning), httpStatusOf(t, kind), exitCode(kind, true), advice[kind])
 	}
 	b.WriteString(`
 A request without a valid token has status 401 and kind ` + "`denied`" + `.
 
 ` + "`atoll run` and `atoll exec`" + ` exit with the code of the command, with 124 if it reached its time limit, and with 128 + N
-if signal N killed it: see [sandboxes](../sandboxes.md#exit-codes).
+if signal N killed it. Other commands exit with 1, whatever the kind: see [sandboxes](../sandboxes.md#exit-codes).
 `)
 	return b.String()
 }

@@ -81,7 +81,7 @@ func shellCommand(script string) *atoll.Command {
 
 func mustWait(t *testing.T, p atoll.Process) atoll.Exit {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(30*time.Second))
 	defer cancel()
 	exit, err := p.Wait(ctx)
 	if err != nil {

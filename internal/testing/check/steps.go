@@ -45,7 +45,7 @@ const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStream
 var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
 // manual are the folders of the manual and of the configuration of its site.
-var manual = []string{"docs", "docs/.vitepress", "docs/.vitepress/theme", "docs/adr", "docs/providers", "docs/public"}
+var manual = []string{"docs", "docs/.vitepress", "docs/.vitepress/theme", "docs/adr", "docs/providers", "docs/public", "docs/reference"}
 
 // steps are the check, in the order of their value. The core comes first. If there is time for
 // all, the longest of the others come next; or else those whose files changed since they last
