@@ -24,8 +24,8 @@ func newExec(a *app) *cobra.Command {
 		Use:   "exec [flags] SANDBOX [--] [COMMAND [ARG...]]",
 		Short: "Run a command in a running sandbox",
 		Long: `Exec runs a command in a running sandbox. On a terminal, or with -t, the command may
-be omitted: it is then the user's shell, on a terminal as with -it. Streams, signals
-and exit codes are those of atoll run. If this program is killed, the command
+be omitted: it is then the user's shell, on a terminal as with -it. It treats streams,
+signals and exit codes as atoll run does. If this program is killed, the command
 continues: atoll ps lists it, and atoll attach connects to it again.`,
 		Example: `  atoll exec web -- uname -a
   atoll exec web

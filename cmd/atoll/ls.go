@@ -25,7 +25,7 @@ func newLs(a *app) *cobra.Command {
 		Long: `Ls lists all sandboxes, running or not; -f selects some. The table has a column for
 the project, the expiry or the published ports if a sandbox has one.
 
-The fields of --format are those of atoll.Status in Go, such as .ID, .State, .Image,
+The fields for --format have the names of atoll.Status in Go, such as .ID, .State, .Image,
 .Created or .Spec.Labels, and .Name. The functions json, join, lower and upper help.`,
 		Example: `  atoll ls
   atoll ls -q -f state=stopped -f label=job=7 | xargs atoll rm
@@ -272,8 +272,8 @@ func newInspect(a *app) *cobra.Command {
 		Use:   "inspect [flags] SANDBOX...",
 		Short: "Print the full status of sandboxes as a JSON array",
 		Long: `Inspect prints the full status of sandboxes as a JSON array. "refusals" lists what
-the network of a sandbox refused, and why, if its provider knows. The fields of
---format are those of atoll ls, and .Refusals.`,
+the network of a sandbox refused, and why, if its provider knows. A template for
+--format has the fields that atoll ls has, and .Refusals.`,
 		Example: `  atoll inspect web
   atoll inspect -f '{{json .Spec.Mounts}}' web`,
 		Args:              cobra.MinimumNArgs(1),

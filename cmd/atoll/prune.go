@@ -95,13 +95,13 @@ func (f *pruneFlags) pruneAll(ctx context.Context, a *app, c *connection) error 
 		if f.volumes {
 			what = countOf(len(sandboxes), "sandbox", "sandboxes") + " with all files"
 		}
-		if err := f.show(a, sandboxTable(sandboxes, time.Now())); err != nil {
+		if err := f.showPlan(a, sandboxTable(sandboxes, time.Now())); err != nil {
 			return err
 		}
 		parts = append(parts, what)
 	}
 	if len(volumes) > 0 {
-		if err := f.show(a, volumeTable(volumes)); err != nil {
+		if err := f.showPlan(a, volumeTable(volumes)); err != nil {
 			return err
 		}
 		parts = append(parts, countOf(len(volumes), "volume", "volumes"))
@@ -127,7 +127,7 @@ func (f *pruneFlags) pruneVolumes(ctx context.Context, a *app, c *connection) er
 		a.printMessage("no volume is unused%s", map[bool]string{false: "; --all includes named volumes and caches", true: ""}[f.all])
 		return nil
 	}
-	if err := f.show(a, volumeTable(volumes)); err != nil {
+	if err := f.showPlan(a, volumeTable(volumes)); err != nil {
 		return err
 	}
 	if ok, err := f.askUser(ctx, a, "remove "+countOf(len(volumes), "volume", "volumes")+" with all files?"); !ok {
@@ -136,8 +136,8 @@ func (f *pruneFlags) pruneVolumes(ctx context.Context, a *app, c *connection) er
 	return removeVolumes(ctx, a, c, volumes)
 }
 
-// show prints what the user is asked about.
-func (f *pruneFlags) show(a *app, rows [][]string) error {
+// showPlan prints what the user is asked about.
+func (f *pruneFlags) showPlan(a *app, rows [][]string) error {
 	if f.force {
 		return nil // only what was removed is printed
 	}
