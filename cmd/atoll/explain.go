@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,10 +122,10 @@ func (c *connection) unknownSandbox(ctx context.Context, ref string) error {
 	var names []string
 	for _, st := range all {
 		switch {
-		case st.Spec.Project == c.project:
+		case st.Spec.Name == ref && st.Spec.Project != c.project:
+			return atoll.Errorf("", "", atoll.ErrNotFound, "no sandbox of project %s is named %s; use --project %s", cmp.Or(c.project, "default"), ref, st.Spec.Project)
+		case c.project == "" || st.Spec.Project == c.project:
 			names = append(names, st.Spec.Name)
-		case st.Spec.Name == ref:
-			return atoll.Errorf("", "", atoll.ErrNotFound, "no sandbox of project %s is named %s; use --project %s", c.project, ref, st.Spec.Project)
 		}
 	}
 	advice := nearestTo(ref, names)
