@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// No command hides a topic, and pages lose their markup only.
+// No command that help lists hides a topic, and pages lose their markup only.
 func TestTopics(t *testing.T) {
 	root := newRoot(&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	for topic := range listTopics() {
-		if cmd, _, err := root.Find([]string{topic}); err == nil && cmd != root {
+		if cmd, _, err := root.Find([]string{topic}); err == nil && cmd != root && !cmd.Hidden {
 			t.Errorf("the topic %s is also a command", topic)
 		}
 	}

@@ -98,6 +98,7 @@ export default {
     codeTransformers: [{ preprocess(_, options) { options.tokenizeTimeLimit = 0; } }],
     config(md) {
       md.core.ruler.push('adapt_page', adaptPage);
+      md.renderer.rules.text = (tokens, i) => md.utils.escapeHtml(tokens[i].content).replaceAll('{{', '&#123;&#123;'); // no expression
       md.core.ruler.push('arrange_home', arrangeHome);
     },
   },
