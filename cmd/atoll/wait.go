@@ -42,6 +42,9 @@ order of the arguments. A sandbox without a main process that was stopped counts
 // errors.
 func (a *app) waitSandboxes(ctx context.Context, c *connection, refs, ids []string) error {
 	ended := map[string]atoll.Status{}
+	for _, id := range ids { // one that is removed before the watch begins has no event
+		ended[id] = atoll.Status{ID: id, State: atoll.StateRemoved}
+	}
 	synced, printed := false, 0
 	var errs []error
 	for e, err := range c.Watch(ctx) {
