@@ -22,6 +22,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
@@ -224,6 +225,19 @@ func newShell(t *testing.T, variables ...string) func(command string) *exec.Cmd 
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir, cmd.Env = root, env
 		return cmd
+	}
+}
+
+// README.md is one page.
+func TestReadmeIsShort(t *testing.T) {
+	lines := strings.Split(strings.TrimSuffix(readFile(t, readme), "\n"), "\n")
+	if len(lines) > 150 {
+		t.Errorf("README.md has %d lines, want at most 150: the rest belongs in the manual", len(lines))
+	}
+	for i, line := range lines {
+		if utf8.RuneCountInString(line) > 120 {
+			t.Errorf("README.md:%d has more than 120 characters", i+1)
+		}
 	}
 }
 
