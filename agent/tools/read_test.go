@@ -15,7 +15,7 @@ import (
 )
 
 // answer calls a tool as a front end for models does.
-func (b *bench) answer(name string, input string) *tools.Answer {
+func (b *bench) getAnswer(name string, input string) *tools.Answer {
 	b.t.Helper()
 	a, err := b.Answer(b.t.Context(), b.caller, name, []byte(input), nil)
 	if err != nil {
@@ -41,11 +41,11 @@ func TestReadLines(t *testing.T) {
 		{`{"path": "long", "line": 2}`, "     2\tend"},
 		{`{"path": "short"}`, "a\r\nb"},
 	} {
-		if got := b.answer("sandbox_fs_read", tt.in).Text; got != tt.want {
+		if got := b.getAnswer("sandbox_fs_read", tt.in).Text; got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.in, got, tt.want)
 		}
 	}
-	if got := b.answer("sandbox_fs_read", `{"path": "long", "line": 1}`).Text; !strings.HasPrefix(got, "     1\txxx") || len(got) > 1200 || !strings.Contains(got, "cut: read it by offset") {
+	if got := b.getAnswer("sandbox_fs_read", `{"path": "long", "line": 1}`).Text; !strings.HasPrefix(got, "     1\txxx") || len(got) > 1200 || !strings.Contains(got, "cut: read it by offset") {
 		t.Errorf("a long line: %d bytes, %.100s", len(got), got)
 	}
 	var all strings.Builder
@@ -86,7 +86,7 @@ func TestReadImages(t *testing.T) {
 		{"large.gif", "This is an image, image/gif, of 4000006 bytes, more than the 3500000 that can be returned: make it smaller with a program.", "", nil},
 		{"x.pdf", "This is a PDF of 10 bytes. Extract its text with sandbox_exec, for example by pdftotext, or read its bytes with encoding base64.", "", nil},
 	} {
-		a := b.answer("sandbox_fs_read", `{"path": "`+tt.path+`"}`)
+		a := b.getAnswer("sandbox_fs_read", `{"path": "`+tt.path+`"}`)
 		kind, data := "", []byte(nil)
 		if a.Media != nil {
 			kind, data = a.Media.Type, a.Media.Data
@@ -95,7 +95,7 @@ func TestReadImages(t *testing.T) {
 			t.Errorf("%s: %q, %s, %d bytes, %s; want %q, %s", tt.path, a.Text, kind, len(data), a.JSON, tt.text, tt.kind)
 		}
 	}
-	if a := b.answer("sandbox_fs_read", `{"path": "good.png", "encoding": "base64"}`); a.Media != nil || !strings.Contains(a.Text, base64.StdEncoding.EncodeToString(picture.Bytes())) {
+	if a := b.getAnswer("sandbox_fs_read", `{"path": "good.png", "encoding": "base64"}`); a.Media != nil || !strings.Contains(a.Text, base64.StdEncoding.EncodeToString(picture.Bytes())) {
 		t.Errorf("as base64: %+v", a)
 	}
 	b.call("sandbox_fs_read", m{"path": "good.png"}).wantFields("encoding", "base64", "content", base64.StdEncoding.EncodeToString(picture.Bytes()))
@@ -105,7 +105,7 @@ func TestReadImages(t *testing.T) {
 func TestEdits(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	b.call("sandbox_fs_write", m{"path": "f", "content": "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n"})
-	if got, want := b.answer("sandbox_fs_edit", `{"path": "f", "edits": [{"old_text": "two", "new_text": "2"}, {"old_text": "2\nthree", "new_text": "2\n3"}, {"old_text": "e\n", "new_text": "E\n", "replace_all": true}]}`).Text,
+	if got, want := b.getAnswer("sandbox_fs_edit", `{"path": "f", "edits": [{"old_text": "two", "new_text": "2"}, {"old_text": "2\nthree", "new_text": "2\n3"}, {"old_text": "e\n", "new_text": "E\n", "replace_all": true}]}`).Text,
 		"Replacements in /work/f: 5\n@@ -1,9 +1,9 @@\n-one\n-two\n-three\n+onE\n+2\n+3\n four\n-five\n+fivE\n six\n seven\n eight\n-nine\n+ninE"; got != want {
 		t.Errorf("several edits:\n%s\nwant\n%s", got, want)
 	}

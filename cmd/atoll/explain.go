@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// explainTimeout limits the time for a better error message.
+// explainTimeout limits the time for a better message.
 const explainTimeout = 5 * time.Second
 
 // references are the sandboxes that the user has named on the command line: what was typed, by id.

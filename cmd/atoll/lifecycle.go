@@ -147,6 +147,8 @@ func (a *app) noteVolumes(ctx context.Context, c *connection, removed bool) {
 	if removed || ctx.Err() != nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout) // another provider may not answer
+	defer cancel()
 	all, err := atoll.Volumes(ctx, c.Provider, "")
 	if err != nil {
 		return // the sandboxes are removed nevertheless

@@ -10,7 +10,7 @@ import (
 
 var entry = Entry{"/opt/atoll", []string{"mcp", "--workspace", "."}}
 
-func find(t *testing.T, name string) *Client {
+func findClient(t *testing.T, name string) *Client {
 	t.Helper()
 	c, err := Find(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func TestAddAndRemove(t *testing.T) {
 		{"codex", "other tables", "model = \"x\" # mine\n\n[mcp_servers.x]\ncommand = \"x\"\n\n[mcp_servers.x.env]\nA = \"1\"\n", "A = \"1\"\n\n[mcp_servers.atoll]\ncommand = '/opt/atoll'\n"},
 		{"codex", "CRLF", "model = \"x\"\r\n", "model = \"x\"\r\n\r\n[mcp_servers.atoll]\r\ncommand = '/opt/atoll'\r\n"},
 	} {
-		c := find(t, tt.client)
+		c := findClient(t, tt.client)
 		added, err := c.Add([]byte(tt.before), entry)
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
@@ -83,7 +83,7 @@ func TestRemoveBetween(t *testing.T) {
 		{"cursor", "{\n \"mcpServers\": {\n  // why\n  \"atoll\": {\"command\": \"atoll\", \"args\": [\"mcp\"]}\n }\n}", "{\n \"mcpServers\": {\n  // why\n }\n}"},
 		{"codex", "[mcp_servers.atoll]\ncommand = \"atoll\"\nargs = [\"mcp\"]\n\n[mcp_servers.\"atoll\".env]\nA = \"1\"\n\n# mine\n[x]\na = 1\n", "\n# mine\n[x]\na = 1\n"},
 	} {
-		rest, found, err := find(t, tt.client).Remove([]byte(tt.before))
+		rest, found, err := findClient(t, tt.client).Remove([]byte(tt.before))
 		if err != nil || !found || string(rest) != tt.want {
 			t.Errorf("%s: %v, %v\n%q\nwant\n%q", tt.before, found, err, rest, tt.want)
 		}
@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 		{"codex", "[mcp_servers]\natoll = {command = \"atoll\", args = [\"mcp\"]}\n", "edit the file yourself"},
 		{"codex", "mcp_servers = 1\n", "not a table"},
 	} {
-		c := find(t, tt.client)
+		c := findClient(t, tt.client)
 		if out, err := c.Add([]byte(tt.text), entry); err == nil || !strings.Contains(err.Error(), tt.words) {
 			t.Errorf("Add to %q: %q, %v; want %q", tt.text, out, err, tt.words)
 		}
@@ -150,7 +150,7 @@ func TestEditFile(t *testing.T) {
 	if err := os.Symlink("real.json", link); err != nil {
 		t.Skip(err) // Windows, without the right to
 	}
-	c := find(t, "cursor")
+	c := findClient(t, "cursor")
 	add := func(data []byte) ([]byte, error) { return c.Add(data, entry) }
 	if changed, err := EditFile(link, 0o600, add); err != nil || !changed {
 		t.Fatalf("EditFile: %v, %v", changed, err)
@@ -211,13 +211,13 @@ func TestFiles(t *testing.T) {
 		"cursor": {"/h/.cursor/mcp.json", "/p/.cursor/mcp.json"}, "gemini": {"/h/.gemini/settings.json", "/p/.gemini/settings.json"},
 		"vscode": {"/h/.config/Code/User/mcp.json", "/p/.vscode/mcp.json"}, "zed": {"/h/.config/zed/settings.json", "/p/.zed/settings.json"},
 	} {
-		c := find(t, name)
+		c := findClient(t, name)
 		if got := [2]string{c.File(dirs, ""), c.File(dirs, "/p")}; got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
 	dirs = DirsOf([]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "CODEX_HOME=/c"})
-	if got := find(t, "zed").File(dirs, "") + " " + find(t, "codex").File(dirs, ""); got != "/x/zed/settings.json /c/config.toml" {
+	if got := findClient(t, "zed").File(dirs, "") + " " + findClient(t, "codex").File(dirs, ""); got != "/x/zed/settings.json /c/config.toml" {
 		t.Errorf("with variables: %s", got)
 	}
 }
