@@ -171,17 +171,19 @@ func (l *Provider) loadClaims(ctx context.Context, all []atoll.Status) error {
 // the next Watch.
 func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		claimed := make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(ctx)
+		r := &watcher{
+			l: l, ctx: ctx, yield: yield, hidden: map[string]atoll.Event{}, claims: map[string]*claim{},
+			wake: make(chan struct{}, 1),
+		}
 		l.mu.Lock()
-		l.watchers[claimed] = struct{}{}
+		l.watchers[r] = struct{}{}
 		l.mu.Unlock()
 		defer func() {
 			l.mu.Lock()
-			delete(l.watchers, claimed)
+			delete(l.watchers, r)
 			l.mu.Unlock()
 		}()
-		ctx, cancel := context.WithCancel(ctx)
-		r := &watcher{l: l, ctx: ctx, yield: yield, hidden: map[string]atoll.Event{}, claims: map[string]*claim{}}
 		events, done := make(chan watchResult), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -199,10 +201,10 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 		for {
 			select {
 			case e := <-events:
-				if !r.forwardEvent(e) {
+				if !r.sendClaimed() || !r.forwardEvent(e) {
 					return
 				}
-			case <-claimed:
+			case <-r.wake:
 				if !r.sendClaimed() {
 					return
 				}
@@ -228,7 +230,10 @@ type watcher struct {
 	ctx    context.Context
 	yield  func(atoll.Event, error) bool
 	hidden map[string]atoll.Event // the last event of each sandbox of the stock
-	claims map[string]*claim      // the claim of each sandbox that was yielded
+	claims map[string]*claim      // the claim of each sandbox that was yielded or claimed
+	wake   chan struct{}          // receives after unsent has grown; capacity 1
+
+	unsent []*claim // claims of this program that sendClaimed has not seen; guarded by l.mu
 }
 
 // forwardEvent yields e unless it is about stock. It returns false when Watch must
@@ -271,11 +276,19 @@ func (r *watcher) sendEvent(c *claim, ev atoll.Event) bool {
 	return r.yield(ev, nil)
 }
 
-// sendClaimed yields the last event of each hidden sandbox that has a claim now.
+// sendClaimed yields the last event of each hidden sandbox that this program has
+// claimed since the last call, even if the claim is deleted already. It returns
+// false when Watch must return.
 func (r *watcher) sendClaimed() bool {
-	for id, ev := range r.hidden {
-		c, _ := r.l.cachedClaim(id)
-		if c == nil {
+	r.l.mu.Lock()
+	claims := r.unsent
+	r.unsent = nil
+	r.l.mu.Unlock()
+	for _, c := range claims {
+		id := c.record.ID
+		r.claims[id] = c // its events may still be to come
+		ev, was := r.hidden[id]
+		if !was {
 			continue
 		}
 		ev.Time = c.record.Claimed

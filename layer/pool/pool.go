@@ -105,7 +105,7 @@ type Provider struct {
 	reserved    map[string]*reservation // by sandbox ID
 	toRemove    map[string]*entryState  // sandboxes of the stock whose removal has not succeeded yet
 	knownClaims map[string]*claim       // cache of claims in the store
-	watchers    map[chan struct{}]struct{}
+	watchers    map[*watcher]struct{}
 }
 
 // entryState is an Entry and the state of its stock.
@@ -148,7 +148,7 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 	l := &Provider{
 		ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, scope: info.Name, caps: info.Caps,
 		byFingerprint: map[string]*entryState{}, wake: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
-		ownStock: map[string]struct{}{}, reserved: map[string]*reservation{}, toRemove: map[string]*entryState{}, knownClaims: map[string]*claim{}, watchers: map[chan struct{}]struct{}{},
+		ownStock: map[string]struct{}{}, reserved: map[string]*reservation{}, toRemove: map[string]*entryState{}, knownClaims: map[string]*claim{}, watchers: map[*watcher]struct{}{},
 	}
 	if opts.MaxCreations < 0 || opts.HealthTimeout < 0 {
 		return nil, atoll.Errorf("open", "pool", atoll.ErrInvalid, "max boots and patience must not be negative")

@@ -242,8 +242,9 @@ func (l *Provider) completeClaim(ctx context.Context, es *entryState, it stockIt
 	c := l.rememberClaim(w)
 	l.mu.Lock()
 	delete(l.ownStock, w.ID)
-	for c := range l.watchers {
-		wakeReceiver(c)
+	for r := range l.watchers {
+		r.unsent = append(r.unsent, c)
+		wakeReceiver(r.wake)
 	}
 	l.mu.Unlock()
 	l.opts.onStep("given")

@@ -228,6 +228,37 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// A reader that is busy while a sandbox is claimed and removed still sees both.
+func TestWatchOfRemovedClaim(t *testing.T) {
+	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), plainOptions(1)))
+	defer closeProvider(t, p)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
+	defer cancel()
+	var got []string
+	for ev, err := range p.Watch(ctx) {
+		if err != nil {
+			t.Fatalf("after %s: %v", got, err)
+		}
+		if ev.Type == atoll.EventSynced {
+			sb := mustCreate(t, p, atoll.Spec{Name: "web"})
+			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if ev.Status.Spec.Name != "web" {
+			t.Errorf("got an event of %+v", ev.Status)
+		}
+		got = append(got, string(ev.Status.State))
+		if ev.Status.State == atoll.StateRemoved {
+			break
+		}
+	}
+	if len(got) < 2 || got[0] != string(atoll.StateRunning) {
+		t.Errorf("got the states %s", got)
+	}
+}
+
 // Only one sandbox has a name, from the pool or not.
 func TestNames(t *testing.T) {
 	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), plainOptions(3)))
