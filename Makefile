@@ -35,6 +35,10 @@ install: guest ## build the same programs into Go's bin directory
 image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
 	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
 
+.PHONY: release
+release: man ## build the files of the release VERSION=v1.2.3 in bin/release: archives, packages, the image, checksums
+	@$(GO) run ./packaging/release -version "$(VERSION)" -man $(BIN)/man
+
 .PHONY: docs
 docs: ## build the manual as a site in bin/docs, with Node.js; DOCS_PATH=/atoll/ if that is its path on the server
 	@$(GO) run ./packaging/site $(if $(DOCS_PATH),-path $(DOCS_PATH))

@@ -29,8 +29,8 @@ const source = "https://github.com/seed46cd37a8/atoll"
 
 // imageOf makes the image for one platform from its programs, and returns its annotations.
 // The guest has a layer of its own, which stays the same if only the server has changed.
-func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[string]string, error) {
-	about, made, err := programOrigin(programs["atoll"])
+func imageOf(programs map[string]string, platform *v1.Platform, version string) (v1.Image, map[string]string, error) {
+	about, made, err := programOrigin(programs["atoll"], version)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -65,7 +65,7 @@ func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[s
 
 // programOrigin returns the origin of a program as annotations, and the time of its commit;
 // 1970 if unknown.
-func programOrigin(program string) (map[string]string, time.Time, error) {
+func programOrigin(program, version string) (map[string]string, time.Time, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -73,7 +73,7 @@ func programOrigin(program string) (map[string]string, time.Time, error) {
 	made := time.Unix(0, 0).UTC()
 	const key = "org.opencontainers.image."
 	about := map[string]string{
-		key + "title": "atoll", key + "source": source, key + "licenses": "Apache-2.0", key + "version": cmp.Or(info.Main.Version, "(devel)"),
+		key + "title": "atoll", key + "source": source, key + "licenses": "Apache-2.0", key + "version": cmp.Or(version, info.Main.Version, "(devel)"),
 	}
 	for _, s := range info.Settings {
 		switch s.Key {

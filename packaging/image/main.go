@@ -3,7 +3,7 @@
 // The same source and compiler make the same image, byte for byte. It writes an OCI
 // layout, pushes the image if -push is set, and prints its digest.
 //
-//	go run ./packaging/image [-o DIR] [-platforms OS/ARCH,...] [-push REGISTRY/NAME:TAG]
+//	go run ./packaging/image [-o DIR] [-version VERSION] [-platforms OS/ARCH,...] [-push REGISTRY/NAME:TAG]
 package main
 
 import (
@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -27,11 +26,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/seed46cd37a8/atoll/packaging/internal/programs"
 )
 
 func main() {
 	var o options
 	flag.StringVar(&o.out, "o", "bin/image", "`directory` of the OCI layout, which is replaced")
+	flag.StringVar(&o.version, "version", "", "`version` of the release, such as v1.2.3")
 	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "`platforms` that the image is for")
 	flag.StringVar(&o.push, "push", "", "push it as this `image`, with the credentials of docker login")
 	flag.Parse()
@@ -45,7 +47,7 @@ func main() {
 
 // options holds the flags of the program.
 type options struct {
-	out, platforms, push string
+	out, version, platforms, push string
 }
 
 func runBuild(ctx context.Context, o options) error {
@@ -59,7 +61,7 @@ func runBuild(ctx context.Context, o options) error {
 	if err := checkReplaceable(o.out); err != nil {
 		return err
 	}
-	index, err := buildIndex(ctx, strings.Split(o.platforms, ","))
+	index, err := buildIndex(ctx, o.version, strings.Split(o.platforms, ","))
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,7 @@ func runBuild(ctx context.Context, o options) error {
 }
 
 // buildIndex makes the image for each platform, and returns the index of all.
-func buildIndex(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
+func buildIndex(ctx context.Context, version string, platforms []string) (v1.ImageIndex, error) {
 	dir, err := os.MkdirTemp("", "atoll-image-")
 	if err != nil {
 		return nil, err
@@ -92,11 +94,12 @@ func buildIndex(ctx context.Context, platforms []string) (v1.ImageIndex, error) 
 		if err != nil || platform.OS != "linux" {
 			return nil, fmt.Errorf("platform %q: write it like linux/amd64; only linux has sandboxes in pods", text)
 		}
-		made, err := buildPrograms(ctx, dir, platform)
+		to := filepath.Join(dir, platform.Architecture)
+		made, err := programs.Build(ctx, to, programs.Platform{OS: platform.OS, Arch: platform.Architecture}, version, "atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger", "atoll-guest")
 		if err != nil {
 			return nil, err
 		}
-		image, about, err := imageOf(made, platform)
+		image, about, err := imageOf(made, platform, version)
 		if err != nil {
 			return nil, err
 		}
@@ -106,22 +109,6 @@ func buildIndex(ctx context.Context, platforms []string) (v1.ImageIndex, error) 
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
 	}
 	return index, nil
-}
-
-// buildPrograms builds the programs of the image for a platform, and returns their paths. It
-// overrides settings of other builds.
-func buildPrograms(ctx context.Context, dir string, platform *v1.Platform) (map[string]string, error) {
-	made := map[string]string{}
-	for _, name := range []string{"atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger", "atoll-guest"} {
-		made[name] = filepath.Join(dir, platform.Architecture+"-"+name)
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", made[name], "github.com/seed46cd37a8/atoll/cmd/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=auto", "GOWORK=off", "GOOS="+platform.OS, "GOARCH="+platform.Architecture, "GOAMD64=v1", "GOARM64=v8.0")
-		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-		if err := cmd.Run(); err != nil {
-			return nil, fmt.Errorf("build %s for %s: %w", name, platform, err)
-		}
-	}
-	return made, nil
 }
 
 // checkReplaceable fails if a directory has files other than those of writeLayout.

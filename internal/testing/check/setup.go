@@ -39,8 +39,11 @@ var debians = []debian{
 	{"openssh-client", programThere("ssh", "sftp", "scp")},
 	{"openssh-sftp-server", func() bool { return fileExists("/usr/lib/openssh/sftp-server") }},
 	{"postgresql", func() bool { return fileExists("/usr/lib/postgresql/*/bin/initdb") || programThere("initdb")() }},
+	{"python3-venv", func() bool { return exec.Command("python3", "-c", "import ensurepip, venv").Run() == nil }},
 	{"qemu-system-x86", programThere("qemu-system-x86_64")},
+	{"rpm", programThere("rpm")},
 	{"runc", programThere("runc")},
+	{"shellcheck", programThere("shellcheck")},
 	{"sshfs", programThere("sshfs", "fusermount3")},
 	{"squashfs-tools", programThere("sqfstar")},
 }

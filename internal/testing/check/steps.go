@@ -76,6 +76,7 @@ var steps = []step{
 	{name: "dagger", about: "programs on a Dagger engine", packages: []string{"agent/jobs/dagger"}, minutes: 1.2, builds: []string{"dagger"}, uses: programs},
 	{name: "microvm", about: "virtual machines", packages: []string{"provider/microvm/...", "machine/vm/...", "machine/image/bundle"}, minutes: 9.9, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 7.8, builds: []string{"debian", "bundle"}, uses: programs},
+	{name: "release", about: "the packages of a release, each installed", packages: []string{"packaging/release"}, minutes: 1.4, builds: []string{"debian"}, uses: slices.Concat(programs, []string{"packaging", "packaging/image", "packaging/tools"})},
 	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.1},
 	{name: "coverage", about: "what decides about the files of agents, and how much of it is tested", packages: []string{"agent/hooks", "agent/template", "storage/filesync"}, covers: 90, minutes: 1.8, builds: []string{"s3"}},
 	{name: "race", about: "the race detector, where most goroutines meet", race: true, packages: raced, skip: serial, minutes: 6.3},

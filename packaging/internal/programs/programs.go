@@ -1,0 +1,110 @@
+// Package programs builds Atoll's programs for other platforms, reproducibly: the same source and
+// compiler make the same bytes.
+package programs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// module is the path of this module.
+const module = "github.com/seed46cd37a8/atoll"
+
+// A Platform is an operating system and an architecture, as Go names them.
+type Platform struct{ OS, Arch string }
+
+// String returns the platform as OS/ARCH.
+func (p Platform) String() string { return p.OS + "/" + p.Arch }
+
+// FileName returns the name of a program's file on the platform.
+func (p Platform) FileName(program string) string {
+	if p.OS == "windows" {
+		return program + ".exe"
+	}
+	return program
+}
+
+// Build builds programs of cmd for a platform into dir, and returns the path of each. version is
+// what they say of themselves; "" if this is not a release. The current directory must be in the
+// module. Settings for other builds, such as GOFLAGS, have no effect.
+func Build(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
+	return runBuild(ctx, dir, p, version, nil, programs)
+}
+
+// BuildEmbedded is Build of programs that contain the guest's program for their architecture.
+func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
+	const guest = "atoll-guest"
+	made, err := Build(ctx, dir, Platform{"linux", p.Arch}, version, guest)
+	if err != nil {
+		return nil, err
+	}
+	packed := filepath.Join(dir, guest+".zst")
+	if err := Compress(made[guest], packed); err != nil {
+		return nil, err
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the module's directory: %w", err)
+	}
+	target := filepath.Join(string(root[:len(root)-1]), "internal", "guestprogram", guest+".zst")
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {target: packed}})
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o644); err != nil {
+		return nil, err
+	}
+	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest", "-overlay=" + file}, programs)
+}
+
+// runBuild builds programs with more flags of go build.
+func runBuild(ctx context.Context, dir string, p Platform, version string, flags, programs []string) (map[string]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	made := map[string]string{}
+	for _, name := range programs {
+		made[name] = filepath.Join(dir, p.FileName(name))
+		args := []string{"build", "-trimpath", "-ldflags=-s -w -buildid= -X main.release=" + version, "-o", made[name]}
+		cmd := exec.CommandContext(ctx, "go", append(append(args, flags...), module+"/cmd/"+name)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=auto", "GOWORK=off", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOAMD64=v1", "GOARM64=v8.0")
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("build %s for %s: %w", name, p, err)
+		}
+	}
+	return made, nil
+}
+
+// Compress writes a zstd copy of a file. It replaces an older copy in one step, or leaves it if it
+// is the same.
+func Compress(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
+	if err != nil {
+		return err
+	}
+	packed := w.EncodeAll(data, nil)
+	if old, err := os.ReadFile(to); err == nil && string(old) == string(packed) {
+		return nil // so that go need not build atoll again
+	}
+	part := to + ".part" // a concurrent build finds the old file or the new one
+	if err := os.WriteFile(part, packed, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, to)
+}
