@@ -736,6 +736,7 @@ var dependencies = map[string]struct {
 	"go.yaml.in/yaml":                         {"the configuration file, front matter, and templates", []string{"config", "agent/frontmatter", "agent/template"}},
 	"golang.org/x/crypto":                     {"SSH", []string{"server/sshd"}},
 	"golang.org/x/crypto/x509roots/fallback":  {"root certificates for systems without any, such as images from scratch", []string{"cmd/atoll"}},
+	"golang.org/x/mod":                        {"versions of releases", []string{"cmd/atoll"}},
 	"golang.org/x/net":                        {"host names in DNS form, and reading HTML", []string{"internal/usernet", "packaging/site"}},
 	"golang.org/x/sync":                       {"groups of goroutines, and calls that callers share", []string{"layer/authz", "machine/image", "provider/kubernetes", "storage/filesync"}},
 	"golang.org/x/tools":                      {"types of packages for other systems", []string{"internal/testing/check"}},

@@ -18,8 +18,9 @@ import (
 // envPrefix is the prefix of all environment variables of Atoll.
 const envPrefix = "ATOLL_"
 
-// passThrough has the prefixes of variables that are not settings: tools inside sandboxes use them.
-var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE"}
+// passThrough has the prefixes of variables that are not settings: tools inside sandboxes use the first
+// two, and packaging/install.sh the others.
+var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE", "ATOLL_BASE_URL", "ATOLL_INSTALL_DIR", "ATOLL_VERSION"}
 
 // A schema has the keys of a Config, from the tags of its fields.
 type schema struct {

@@ -77,7 +77,7 @@ server for as long as it runs.`,
 	add(groupRun, newRun(a), newMCP(a), newExec(a), newShell(a), newAttach(a), newLogs(a), newPs(a), newKill(a), newCp(a), newPortForward(a))
 	add(groupLife, newCreate(a), newStart(a), newStop(a), newPause(a), newResume(a), newExtend(a), newRm(a), newLs(a), newInspect(a), newStats(a), newWatch(a), newWait(a), newSecret(a), newReconcile(a))
 	add(groupKeep, newPull(a), newImage(a), newSnapshot(a), newVolume(a), newWorkspace(a), newSession(a), newPool(a), newSync(a), newProject(a), newProvider(a), newKey(a), newAudit(a), newPrune(a))
-	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a))
+	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a), newUpgrade(a))
 	root.AddCommand(newOtherCommands()...)
 	root.SetHelpCommand(newHelp())
 	root.SetHelpCommandGroupID(groupSystem)

@@ -201,7 +201,7 @@ func checkProgram(t *testing.T, program string, args ...string) {
 	t.Helper()
 	run := func(more ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), program, append(args, more...)...)
-		cmd.Env = append(os.Environ(), "ATOLL_STATE_DIR="+stateDir(t))
+		cmd.Env = append(os.Environ(), "ATOLL_STATE_DIR="+stateDir(t), "ATOLL_VERSION=v1.2.3") // of the script
 		cmd.Dir = t.TempDir()
 		out, err := cmd.CombinedOutput()
 		return string(out), err
