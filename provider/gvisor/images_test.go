@@ -36,9 +36,12 @@ func TestConformanceOnImage(t *testing.T) {
 		t.Skip("much of the suite once more, on another root file system: too long for -short")
 	}
 	needGVisor(t)
+	groups := []string{"volumes", "images", "isolation", "escape", "snapshot"}
+	if testenv.RunAll() {
+		groups = append(groups, "limits") // the cgroups are those of TestConformance
+	}
 	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
-	providertest.Run(t, openProvider, append(suiteOptions(), providertest.Image(ref),
-		providertest.Only("volumes", "images", "limits", "isolation", "escape", "snapshot"))...)
+	providertest.Run(t, openProvider, append(suiteOptions(), providertest.Image(ref), providertest.Only(groups...))...)
 }
 
 // A sandbox uses an image's environment and user, but not its entrypoint and command: its

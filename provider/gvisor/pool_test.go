@@ -31,12 +31,16 @@ func TestPool(t *testing.T) {
 		files[l], below[l] = file, p
 		return l
 	}
+	groups := []string{"restart", "pause", "snapshot", "registry"}
+	if testenv.RunAll() {
+		groups = append(groups, "create") // the pool's own tests run it over mock and local
+	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		l := around(t, openProvider(t), t.TempDir()+"/atoll.db", pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: 2}}})
 		waitStocked(t, l)
 		return l
 	}, providertest.Slow(3), providertest.Leaks(listLeaks), providertest.Count(10),
-		providertest.Only("create", "restart", "pause", "snapshot", "registry"),
+		providertest.Only(groups...),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
 			return around(t, reopen(t, below[p]), files[p], pool.Options{})
 		}))

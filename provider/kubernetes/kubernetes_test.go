@@ -273,9 +273,13 @@ func TestBaseline(t *testing.T) {
 		t.Skip("in -short TestConformance is enough")
 	}
 	lab(t)
+	groups := []string{"files", "isolation", "escape", "images"}
+	if testenv.RunAll() {
+		groups = append(groups, "debian") // no program of Debian needs more than those of the suite
+	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, baseline) },
 		append(pullable(t), providertest.Slow(4), providertest.Leaks(held), providertest.Reopen(reopen),
-			providertest.Only("files", "isolation", "escape", "images", "debian"), providertest.WireOnly(), together, beside)...)
+			providertest.Only(groups...), providertest.WireOnly(), together, beside)...)
 }
 
 func baseline(o *kubernetes.Options) { o.Profile = kubernetes.Baseline }
