@@ -486,6 +486,7 @@ var allowedImports = map[string]map[string]string{
 		"machine/vm":                 "machine sizes, the engine's port",
 	},
 	"provider/gvisor": {
+		"internal/fsutil":                         "locks of files",
 		"machine/image":                           "root file systems from images",
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"provider/internal/supervised":            "supervisors of sandboxes",

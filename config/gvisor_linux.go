@@ -20,5 +20,7 @@ func openGVisor(cfg *Config, opts Options) (atoll.Provider, error) {
 		Image:     imageOptions(cfg.Image),
 		Spare:     opts.Server,
 		Log:       opts.Log,
+
+		BuildHelper: true,
 	})
 }

@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -124,11 +125,12 @@ func sameShape(a, b *atoll.Spec) bool {
 // Helper implements supervised.Backend. The binary must be static: if it is built with cgo,
 // the sentry dies when it unmaps memory that libc needs.
 func (b *backend) Helper() (string, error) {
-	path := b.opts.Helper
-	if path == "" {
-		path = "/proc/self/exe"
+	path := cmp.Or(b.opts.Helper, "/proc/self/exe")
+	err := Static(path)
+	if err == errDynamic && b.opts.Helper == "" && b.opts.BuildHelper {
+		path, err = buildHelper(b.opts.Dir, ownVersion(), b.opts.Log)
 	}
-	if err := Static(path); err != nil {
+	if err != nil {
 		return "", atoll.E("start", "", atoll.ErrUnavailable, err)
 	}
 	return path, nil

@@ -36,6 +36,9 @@ type Options struct {
 	RunDir string
 	// Helper is the static binary that is executed as supervisor. Default: this binary.
 	Helper string
+	// BuildHelper makes the first Create of a binary with cgo build a Helper in Dir, if there is
+	// none: it runs go install for the atoll of this module's version.
+	BuildHelper bool
 	// Platform is gVisor's platform: "systrap" (default) or "kvm".
 	Platform string
 	// Spare keeps one supervisor process started ahead of the next Create, which then saves
@@ -71,6 +74,9 @@ func New(opts Options) (*Provider, error) {
 		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
 			return nil, atoll.Errorf("gvisor", "", atoll.ErrInvalid, "host path %q: must be an absolute path other than /", path)
 		}
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	if opts.Platform == "" {
 		opts.Platform = "systrap"

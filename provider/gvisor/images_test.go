@@ -38,7 +38,7 @@ func TestConformanceOnImage(t *testing.T) {
 	needGVisor(t)
 	groups := []string{"volumes", "images", "isolation", "escape", "snapshot"}
 	if testenv.RunAll() {
-		groups = append(groups, "limits") // the cgroups are those of TestConformance
+		groups = append(groups, "limits") // TestConformance has the same cgroups
 	}
 	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
 	providertest.Run(t, openProvider, append(suiteOptions(), providertest.Image(ref), providertest.Only(groups...))...)

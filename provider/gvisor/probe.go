@@ -79,9 +79,12 @@ func cgroupAdvice() string {
 
 // Probe implements supervised.Backend.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
+	if b.opts.Helper == "" && b.opts.BuildHelper && Static("/proc/self/exe") == errDynamic && helperIsMissing(b.opts.Dir, ownVersion()) {
+		return atoll.Probe{OK: true, Notes: []string{"this program is built with cgo: its first sandbox builds a static one, which takes some minutes"}}
+	}
 	helper, err := b.Helper()
 	if err != nil {
-		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "go install with CGO_ENABLED=0, or run make build"}
+		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "install a release, go install with CGO_ENABLED=0, or run make build"}
 	}
 	probe := supervised.Try(ctx, helper, sentry.ProbeArgv0)
 	if probe.OK && !b.caps.MemoryLimit {

@@ -1,0 +1,102 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// modulePath is the path of this module.
+const modulePath = "github.com/seed46cd37a8/atoll"
+
+// buildHelper returns the path of a static atoll of a version of this module, below dir. If it does not
+// exist, buildHelper builds it with go install, which takes some minutes. Other calls, also of other
+// programs, wait meanwhile.
+func buildHelper(dir, version string, log *slog.Logger) (string, error) {
+	if version == "" {
+		return "", errDynamic
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		return "", fmt.Errorf("%w; atoll could build one, but there is no go in PATH", errDynamic)
+	}
+	path := helperPath(dir, version)
+	dir = filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	lock, err := fsutil.WaitLock(filepath.Join(dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer lock.Release()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	made, err := os.MkdirTemp(dir, "making-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(made)
+	target := modulePath + "/cmd/atoll@" + version
+	log.Warn("this atoll is built with cgo, which gVisor cannot use: building a static copy, once, in some minutes", "with", "CGO_ENABLED=0 go install "+target)
+	cmd := exec.Command("go", "install", target)
+	cmd.Dir = made
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+made, "GOFLAGS=-mod=mod", "GOWORK=off", "GOOS=", "GOARCH=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w; go install %s: %w: %s", errDynamic, target, err, lastLine(out))
+	}
+	return path, os.Rename(filepath.Join(made, "atoll"), path)
+}
+
+// helperPath returns the path of the helper of a version below dir.
+func helperPath(dir, version string) string { return filepath.Join(dir, "helper", "atoll-"+version) }
+
+// helperIsMissing reports whether buildHelper would have to build the helper, and could.
+func helperIsMissing(dir, version string) bool {
+	_, err := os.Stat(helperPath(dir, version))
+	_, goErr := exec.LookPath("go")
+	return version != "" && goErr == nil && errors.Is(err, fs.ErrNotExist)
+}
+
+// lastLine returns the last line of the output of a program.
+func lastLine(out []byte) string {
+	out = bytes.TrimSpace(out)
+	return string(out[bytes.LastIndexByte(out, '\n')+1:])
+}
+
+// ownVersion returns the moduleVersion of this program.
+func ownVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return moduleVersion(info)
+}
+
+// moduleVersion returns the version of this module in a program that others can fetch, or "".
+func moduleVersion(info *debug.BuildInfo) string {
+	version := ""
+	if info.Main.Path == modulePath {
+		version = info.Main.Version
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == modulePath && dep.Replace == nil {
+			version = dep.Version
+		}
+	}
+	if version == "(devel)" || strings.Contains(version, "+") { // a working tree, perhaps with changes
+		return ""
+	}
+	return version
+}
