@@ -27,9 +27,6 @@ func buildHelper(dir, version string, log *slog.Logger) (string, error) {
 	if version == "" {
 		return "", errDynamic
 	}
-	if _, err := exec.LookPath("go"); err != nil {
-		return "", fmt.Errorf("%w; atoll could build one, but there is no go in PATH", errDynamic)
-	}
 	path := helperPath(dir, version)
 	dir = filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -43,8 +40,14 @@ func buildHelper(dir, version string, log *slog.Logger) (string, error) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	made, err := os.MkdirTemp(dir, "making-")
-	if err != nil {
+	if _, err := exec.LookPath("go"); err != nil {
+		return "", fmt.Errorf("%w; atoll could build one, but there is no go in PATH", errDynamic)
+	}
+	made := filepath.Join(dir, "making")
+	if err := os.RemoveAll(made); err != nil { // of a program that was killed
+		return "", err
+	}
+	if err := os.Mkdir(made, 0o700); err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(made)

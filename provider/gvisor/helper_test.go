@@ -23,6 +23,9 @@ func TestBuildHelper(t *testing.T) {
 	}
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	log := slog.New(slog.DiscardHandler)
+	if err := os.MkdirAll(filepath.Join(dir, "helper", "making", "half"), 0o700); err != nil { // by a killed program
+		t.Fatal(err)
+	}
 	useGo(`echo 'go: downloading'; echo "$1 $2: no such version"; exit 1`)
 	_, err := buildHelper(dir, "v1.2.3", log)
 	if !errors.Is(err, errDynamic) || !strings.HasSuffix(err.Error(), "install "+modulePath+"/cmd/atoll@v1.2.3: no such version") {
@@ -49,6 +52,9 @@ func TestBuildHelper(t *testing.T) {
 		t.Errorf("without a version: %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
+	if _, err := buildHelper(dir, "v1.2.3", log); err != nil {
+		t.Errorf("an existing helper without go: %v", err)
+	}
 	if _, err := buildHelper(dir, "v1.2.4", log); !errors.Is(err, errDynamic) || !strings.Contains(err.Error(), "no go in PATH") {
 		t.Errorf("without go: %v", err)
 	}
