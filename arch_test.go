@@ -640,9 +640,10 @@ var allowedImports = map[string]map[string]string{
 	},
 	"packaging/compress":          {"packaging/internal/programs": "compression of the guest"},
 	"packaging/image":             {"packaging/internal/programs": "builds for other platforms"},
+	"packaging/internal/outdir":   {},
 	"packaging/internal/programs": {},
-	"packaging/release":           {"packaging/internal/programs": "builds for other platforms"},
-	"packaging/site":              {},
+	"packaging/release":           {"packaging/internal/outdir": "replacement of its output", "packaging/internal/programs": "builds for other platforms"},
+	"packaging/site":              {"packaging/internal/outdir": "replacement of its output"},
 	"cmd/atoll-kubernetes": {
 		"provider/plugin":     "its main function",
 		"provider/kubernetes": "the provider of the plugin",

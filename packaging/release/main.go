@@ -24,6 +24,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/seed46cd37a8/atoll/packaging/internal/outdir"
 	"github.com/seed46cd37a8/atoll/packaging/internal/programs"
 )
 
@@ -83,7 +84,7 @@ func runRelease(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := checkReplaceable(o.out); err != nil {
+	if err := outdir.Check(o.out, "release", checksums); err != nil {
 		return err
 	}
 	work, err := os.MkdirTemp("", "atoll-release-")
@@ -175,21 +176,6 @@ func (r *release) writeFiles(ctx context.Context) error {
 		if err := step(ctx); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkReplaceable returns an error if dir contains something other than a release.
-func checkReplaceable(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
-		return nil
-	}
-	if err == nil {
-		_, err = os.Stat(filepath.Join(dir, checksums))
-	}
-	if err != nil {
-		return fmt.Errorf("%s is not a release that this command made: remove it, or set -o: %w", dir, err)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll/internal/testing/testengine"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/packaging/internal/outdir"
 	"github.com/seed46cd37a8/atoll/packaging/internal/programs"
 )
 
@@ -167,7 +168,7 @@ func TestWrongInput(t *testing.T) {
 			t.Errorf("%+v: got %v, want an error with %q", test.o, err, test.want)
 		}
 	}
-	if err := checkReplaceable(full); err == nil {
+	if err := outdir.Check(full, "release", checksums); err == nil {
 		t.Error("a directory with other files would be replaced")
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"github.com/seed46cd37a8/atoll/packaging/internal/outdir"
 )
 
 func main() {
@@ -33,7 +35,7 @@ func main() {
 
 // runBuild builds the site from the top directory of the repository.
 func runBuild(ctx context.Context, out, prefix string) error {
-	if err := checkReplaceable(out); err != nil {
+	if err := outdir.Check(out, "site", "hashmap.json"); err != nil { // VitePress writes hashmap.json
 		return err
 	}
 	modules, err := installVitePress(ctx)
@@ -49,21 +51,6 @@ func runBuild(ctx context.Context, out, prefix string) error {
 		return err
 	}
 	fmt.Printf("%s: %d pages; look at them with python3 -m http.server -b 127.0.0.1 -d %[1]s\n", out, pages)
-	return nil
-}
-
-// checkReplaceable returns an error if dir contains something other than a site.
-func checkReplaceable(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
-		return nil
-	}
-	if err == nil {
-		_, err = os.Stat(filepath.Join(dir, "hashmap.json")) // VitePress writes it
-	}
-	if err != nil {
-		return fmt.Errorf("%s is not a site that this command made: remove it, or set -o: %w", dir, err)
-	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/packaging/internal/outdir"
 )
 
 const top = "../../"
@@ -178,16 +179,16 @@ func TestCheck(t *testing.T) {
 func TestReplaceable(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{dir, filepath.Join(dir, "none")} {
-		if err := checkReplaceable(name); err != nil {
+		if err := outdir.Check(name, "site", "hashmap.json"); err != nil {
 			t.Error(err)
 		}
 	}
 	writeFile(t, filepath.Join(dir, "work"), "")
-	if err := checkReplaceable(dir); err == nil {
+	if err := outdir.Check(dir, "site", "hashmap.json"); err == nil {
 		t.Error("it would replace a directory with somebody's work")
 	}
 	writeFile(t, filepath.Join(dir, "hashmap.json"), "{}")
-	if err := checkReplaceable(dir); err != nil {
+	if err := outdir.Check(dir, "site", "hashmap.json"); err != nil {
 		t.Error(err)
 	}
 }
