@@ -49,6 +49,9 @@ type Spec struct {
 	// of gVisor is "host". The sandbox uses the environment and the user of the image's
 	// configuration, but neither its command nor its working directory; see Cmd and Workdir.
 	Image string `json:"image,omitempty"`
+	// Pull says when the provider asks the registry of Image. Empty means the provider's own policy,
+	// which is PullMissing unless somebody configured another one.
+	Pull PullPolicy `json:"pull,omitempty"`
 	// Cmd is the main process, whose id is MainProcess. The sandbox stops when it exits. Empty
 	// means an idle process that never exits.
 	Cmd []string `json:"cmd,omitempty"`
@@ -141,6 +144,20 @@ func (s *Spec) AddNote(key, text string) {
 
 // DefaultProject is the project of a Spec with an empty Project.
 const DefaultProject = "default"
+
+// A PullPolicy says when a provider asks a registry for an image that is named by a tag. It fetches
+// an image that is named by a digest at most once.
+type PullPolicy string
+
+// The policies.
+const (
+	PullMissing PullPolicy = "missing" // when the provider does not have it
+	PullAlways  PullPolicy = "always"  // every time; but it does not fetch layers that it has
+	PullNever   PullPolicy = "never"
+)
+
+// Valid reports whether p is one of the policies.
+func (p PullPolicy) Valid() bool { return p == PullMissing || p == PullAlways || p == PullNever }
 
 // A Size is the size of a terminal in character cells.
 type Size struct {
@@ -272,7 +289,7 @@ func (s *Spec) CheckCaps(provider string, caps Caps, advice map[string]string) e
 		set, has     bool
 		cap, feature string
 	}{
-		{s.Image != "", caps.Images, "images", "images"},
+		{s.Image != "" || s.Pull != "", caps.Images, "images", "images"},
 		{s.Snapshot != "", caps.Snapshot, "snapshot", "snapshots"},
 		{s.Workspace != (WorkspaceRef{}), caps.Workspaces, "workspaces", "workspaces, which package layer/workspace adds"},
 		{s.IdleStop > 0 || s.IdleRemove, caps.IdleStop, "idle_stop", "idle stop"},
@@ -319,6 +336,9 @@ func (s *Spec) Validate() error {
 		if n.name != "" && !ValidName(n.name) {
 			return bad("%s %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", n.what, n.name)
 		}
+	}
+	if s.Pull != "" && !s.Pull.Valid() {
+		return bad("pull %q: use missing, always or never", s.Pull)
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
 		if k == "" || strings.HasPrefix(k, "atoll") {

@@ -85,6 +85,7 @@ func TestSpecValidate(t *testing.T) {
 		{"gpus", Spec{Resources: Resources{GPUs: "some"}}, `gpus "some"`},
 		{"ttl", Spec{TTL: -1}, "ttl"},
 		{"auto remove", Spec{AutoRemove: true}, "auto_remove"},
+		{"pull policy", Spec{Pull: "sometimes"}, `pull "sometimes": use missing, always or never`},
 		{"snapshot and image", Spec{Snapshot: "x", Image: "y"}, "snapshot"},
 		{"first of two names", Spec{Name: "a b", Project: "c d"}, "name \"a b\""},
 		{"first of many labels", Spec{Labels: map[string]string{"atoll.b": "", "atoll.c": "", "atoll.a": "", "atoll.d": ""}}, "atoll.a"},
@@ -111,7 +112,7 @@ func TestSpecValidate(t *testing.T) {
 func TestSpecIsText(t *testing.T) {
 	full := func() *Spec {
 		return &Spec{
-			ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+			ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Pull: PullAlways, Cmd: []string{"c"}, Env: []string{"A=b"},
 			Workdir: "/w", User: "u", Mounts: []Mount{{Type: MountBind, Source: "/s", Target: "/t"}},
 			Network: Network{Mode: NetworkOn, Allow: []string{"a"}}, Ports: []Port{{Name: "http", Port: 80}},
 			Cache: true, CachePaths: []string{"p"}, Resources: Resources{GPUs: "all"},
@@ -125,7 +126,7 @@ func TestSpecIsText(t *testing.T) {
 			s, left := full(), i
 			at := nthString(reflect.ValueOf(s).Elem(), &left)
 			if !at.IsValid() {
-				if i != 17 {
+				if i != 18 {
 					t.Errorf("found %d strings in a Spec", i)
 				}
 				break
@@ -222,7 +223,7 @@ func TestSpecMadeBy(t *testing.T) {
 // TestSpecJSON checks that a Spec survives conversion to JSON and back.
 func TestSpecJSON(t *testing.T) {
 	s := Spec{
-		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Pull: PullAlways, Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Workspace: WorkspaceRef{"w", "/s", "c", true}, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
 		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{NetworkNamed, "net", nil}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
 		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"}, System: System{Env: []string{"B=c"}, Notes: map[string]string{"layer": "note"}},
@@ -306,7 +307,7 @@ func TestCheckCaps(t *testing.T) {
 		NetworkOn: true, Egress: true, NetworkNamed: true, Publish: true, Cache: true,
 	}
 	for cap, spec := range map[string]Spec{
-		"images":         {Image: "i"},
+		"images":         {Pull: PullMissing},
 		"snapshot":       {Snapshot: "s"},
 		"workspaces":     {Workspace: WorkspaceRef{Name: "w"}},
 		"idle_stop":      {IdleRemove: true},

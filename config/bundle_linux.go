@@ -13,15 +13,15 @@ import (
 
 // imageTree returns a function that gives images to the builder of bundles, from the store that the provider gvisor
 // uses.
-func imageTree(c *Config, log *slog.Logger) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
-	return func(ctx context.Context, ref string, progress func(atoll.Progress)) (*bundle.Tree, error) {
+func imageTree(c *Config, log *slog.Logger) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*bundle.Tree, error) {
+	return func(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) (*bundle.Tree, error) {
 		opts := imageOptions(c.Image)
 		opts.Log = log
 		store, err := image.Open(filepath.Join(c.StateDir, "gvisor", "images"), opts)
 		if err != nil {
 			return nil, err
 		}
-		img, err := store.Get(ctx, ref, progress)
+		img, err := store.GetBy(ctx, policy, ref, progress)
 		if err != nil {
 			return nil, errors.Join(err, store.Close())
 		}

@@ -11,6 +11,6 @@ import (
 )
 
 // imageTree returns nil: only Linux can unpack images.
-func imageTree(*Config, *slog.Logger) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
+func imageTree(*Config, *slog.Logger) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*bundle.Tree, error) {
 	return nil
 }

@@ -3,9 +3,10 @@ package config
 import (
 	"time"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
 func imageOptions(i Image) image.Options {
-	return image.Options{Insecure: i.Insecure, Pull: image.Policy(i.Pull), Timeout: time.Duration(i.Timeout), Limit: i.Limit}
+	return image.Options{Insecure: i.Insecure, Pull: atoll.PullPolicy(i.Pull), Timeout: time.Duration(i.Timeout), Limit: i.Limit}
 }

@@ -10,7 +10,7 @@ import (
 
 // The defaults in the configuration are those of package image.
 func TestImageDefaults(t *testing.T) {
-	want := Image{Pull: string(image.PullMissing), Timeout: atoll.Duration(image.DefaultTimeout), Limit: image.DefaultLimit}
+	want := Image{Pull: string(atoll.PullMissing), Timeout: atoll.Duration(image.DefaultTimeout), Limit: image.DefaultLimit}
 	if got := defaultImage(); got.Pull != want.Pull || got.Timeout != want.Timeout || got.Limit != want.Limit || got.Insecure != nil {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -20,7 +20,7 @@ func TestImageDefaults(t *testing.T) {
 func TestImageOptions(t *testing.T) {
 	cfg := Image{Insecure: []string{"a"}, Pull: "never", Timeout: atoll.Duration(time.Minute), Limit: 5}
 	got := imageOptions(cfg)
-	if len(got.Insecure) != 1 || got.Insecure[0] != "a" || got.Pull != image.PullNever || got.Timeout != time.Minute || got.Limit != 5 {
+	if len(got.Insecure) != 1 || got.Insecure[0] != "a" || got.Pull != atoll.PullNever || got.Timeout != time.Minute || got.Limit != 5 {
 		t.Errorf("got %+v from %+v", got, cfg)
 	}
 }

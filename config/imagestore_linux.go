@@ -20,12 +20,12 @@ type imageStore struct {
 }
 
 // saveImage returns the image ref as an archive, with the name as. It pulls a missing image.
-func (s *imageStore) saveImage(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+func (s *imageStore) saveImage(ctx context.Context, ref, as string, policy atoll.PullPolicy, progress func(atoll.Progress)) (io.ReadCloser, error) {
 	store, err := s.openImages()
 	if err != nil {
 		return nil, err
 	}
-	im, err := store.Get(ctx, ref, progress)
+	im, err := store.GetBy(ctx, policy, ref, progress)
 	if err != nil {
 		return nil, err
 	}

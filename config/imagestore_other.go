@@ -16,7 +16,7 @@ type imageStore struct {
 	opts Options
 }
 
-func (s *imageStore) saveImage(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+func (s *imageStore) saveImage(_ context.Context, ref, _ string, _ atoll.PullPolicy, _ func(atoll.Progress)) (io.ReadCloser, error) {
 	return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "no Docker Engine on this machine has the image, and only Linux can unpack images")
 }
 

@@ -61,13 +61,13 @@ type imageSource struct {
 }
 
 // fetchImage returns the image ref as an archive, with the name as.
-func (s *imageSource) fetchImage(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
-	if ref == as { // an engine cannot save an image by digest
+func (s *imageSource) fetchImage(ctx context.Context, ref, as string, policy atoll.PullPolicy, progress func(atoll.Progress)) (io.ReadCloser, error) {
+	if ref == as && policy != atoll.PullAlways { // an engine cannot save an image by digest
 		if archive, err := s.fromEngine(ctx, ref); err == nil {
 			return archive, nil
 		}
 	}
-	return s.store.saveImage(ctx, ref, as, progress)
+	return s.store.saveImage(ctx, ref, as, policy, progress)
 }
 
 // fromEngine returns an image of this machine's Docker Engine. Callers can ignore its error: there may be no engine.

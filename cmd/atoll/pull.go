@@ -17,7 +17,7 @@ func newPull(a *app) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "pull [flags] IMAGE",
-		Short: "Pull an image ahead of need",
+		Short: "Pull an image ahead of need, or its newer version",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			image, err := absImage(args[0])
@@ -25,7 +25,7 @@ func newPull(a *app) *cobra.Command {
 				return err
 			}
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
-				return a.fetchImage(ctx, c, &atoll.Spec{Image: image, Project: c.project, Provider: c.maker}, quiet)
+				return a.fetchImage(ctx, c, &atoll.Spec{Image: image, Pull: atoll.PullAlways, Project: c.project, Provider: c.maker}, quiet)
 			})
 		},
 	}

@@ -33,6 +33,7 @@ func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.spec.Name, "name", "", "`name` of the sandbox, unique in its project")
 	fs.StringVar(&f.spec.ID, "id", "", "`id` of the sandbox, a UUID (default a random one)")
 	fs.StringVar(&f.spec.Image, "image", "", "root file system: an OCI `image`, or host for this machine's own tools (default the provider's)")
+	fs.StringVar((*string)(&f.spec.Pull), "pull", "", "`when` to ask the image's registry: missing, always or never (default missing)")
 	fs.StringVar(&f.spec.Snapshot, "snapshot", "", "`id` of a snapshot to start from, instead of an image")
 	fs.StringVarP(&f.spec.Workdir, "workdir", "w", "", "`directory` that commands start in (default "+atoll.DefaultWorkdir+")")
 	fs.StringVarP(&f.spec.User, "user", "u", "", "`user` that commands run as: name, UID or UID:GID")
@@ -137,6 +138,10 @@ func (f *specFlags) setNetwork(n *atoll.Network) error {
 	case f.network == "" && len(n.Allow) > 0:
 		n.Mode = atoll.NetworkEgress
 	case f.network == "":
+	case mode == "bridge" || mode == "default":
+		return usageErrorf("network %q: use on for a network with access to the Internet", f.network)
+	case mode == "host":
+		return usageErrorf("network %q: sandboxes do not share the host's network; use on, or egress with --allow for single hosts", f.network)
 	case (n.Mode == atoll.NetworkNamed) != hasName || !slices.Contains(networkModes, mode):
 		return usageErrorf("network %q: use none, on or egress, or named:NAME for one of the engine's networks", f.network)
 	}

@@ -3,6 +3,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,15 +36,12 @@ import (
 // ErrTimeout (Options.Timeout is over), ErrExhausted (no space left, or more
 // than Options.Limit). When ctx ends, the error is ctx's.
 func (s *Store) Get(ctx context.Context, ref string, progress func(atoll.Progress)) (*Image, error) {
-	return s.getImage(ctx, ref, s.opts.Pull, progress)
+	return s.GetBy(ctx, "", ref, progress)
 }
 
-// Pull is Get with PullAlways.
-func (s *Store) Pull(ctx context.Context, ref string, progress func(atoll.Progress)) (*Image, error) {
-	return s.getImage(ctx, ref, PullAlways, progress)
-}
-
-func (s *Store) getImage(ctx context.Context, ref string, policy Policy, progress func(atoll.Progress)) (*Image, error) {
+// GetBy is Get with another policy than that of Options. Empty means that of Options.
+func (s *Store) GetBy(ctx context.Context, policy atoll.PullPolicy, ref string, progress func(atoll.Progress)) (*Image, error) {
+	policy = cmp.Or(policy, s.opts.Pull)
 	r, err := parseReference(ref)
 	if err != nil {
 		return nil, atoll.E("image", ref, atoll.ErrInvalid, err)
@@ -60,12 +58,12 @@ func (s *Store) getImage(ctx context.Context, ref string, policy Policy, progres
 		}
 		return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and names like this are never pulled", s.dir)
 	case fromRegistry:
-		if policy != PullAlways || r.digest != (v1.Hash{}) {
+		if policy != atoll.PullAlways || r.digest != (v1.Hash{}) {
 			if img, err := s.cachedImage(r); img != nil || err != nil {
 				return img, err
 			}
 		}
-		if policy == PullNever {
+		if policy == atoll.PullNever {
 			return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and the pull policy is never", s.dir)
 		}
 	}

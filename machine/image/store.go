@@ -26,8 +26,8 @@ type Options struct {
 	// Log receives the store's actions at debug level, and repaired damage as
 	// warnings. nil discards.
 	Log *slog.Logger
-	// Pull says when Get asks a registry. Empty means PullMissing.
-	Pull Policy
+	// Pull says when Get asks a registry. Empty means atoll.PullMissing.
+	Pull atoll.PullPolicy
 	// Platform is "os/arch[/variant]"; empty means Linux on this machine's
 	// architecture.
 	Platform string
@@ -50,17 +50,6 @@ type Options struct {
 	// the bytes fetched for it. 0 means 32 GiB, atoll.Unlimited lifts it.
 	Limit atoll.Bytes
 }
-
-// A Policy says when the store asks a registry for an image that is named by a tag.
-// It fetches an image that is named by a digest at most once.
-type Policy string
-
-// The policies.
-const (
-	PullMissing Policy = "missing" // when the store does not have it
-	PullAlways  Policy = "always"  // every time; but it does not fetch layers that it has
-	PullNever   Policy = "never"
-)
 
 // Defaults of Options.
 const (
@@ -99,9 +88,9 @@ func Open(dir string, opts Options) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.opts.Pull = cmp.Or(opts.Pull, PullMissing)
-	if p := s.opts.Pull; p != PullMissing && p != PullAlways && p != PullNever {
-		return nil, atoll.Errorf("open", "image store", atoll.ErrInvalid, "pull policy %q: use missing, always or never", p)
+	s.opts.Pull = cmp.Or(opts.Pull, atoll.PullMissing)
+	if !s.opts.Pull.Valid() {
+		return nil, atoll.Errorf("open", "image store", atoll.ErrInvalid, "pull policy %q: use missing, always or never", s.opts.Pull)
 	}
 	s.opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	s.opts.Limit = cmp.Or(opts.Limit, DefaultLimit)

@@ -159,7 +159,7 @@ func TestGetFromRegistry(t *testing.T) {
 	again := mustGet(t, s, ref)
 	byDigest := mustGet(t, s, r.Host+"/team/app@"+got.Digest)
 	bare := mustGet(t, s, got.Digest)
-	other := mustGet(t, openStoreIn(t, dir, Options{Pull: PullNever}), ref)
+	other := mustGet(t, openStoreIn(t, dir, Options{Pull: atoll.PullNever}), ref)
 	for _, img := range []*Image{again, byDigest, bare, other} {
 		if img.Root != got.Root || img.Digest != got.Digest {
 			t.Errorf("second Get = %+v, want the same image", img)
@@ -198,7 +198,7 @@ func TestPolicies(t *testing.T) {
 	if img := mustGet(t, s, ref); img.Digest != old.Digest {
 		t.Errorf("missing: got another image although one was there")
 	}
-	img, err := s.Pull(t.Context(), ref, nil)
+	img, err := s.GetBy(t.Context(), atoll.PullAlways, ref, nil)
 	if err != nil || img.Digest == old.Digest {
 		t.Errorf("Pull = %+v, %v, want the new image", img, err)
 	}
@@ -209,18 +209,18 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("the old image is gone: %v", err)
 	}
 	asked := len(r.Gets())
-	if _, err := s.Pull(t.Context(), ref, nil); err != nil {
+	if _, err := s.GetBy(t.Context(), atoll.PullAlways, ref, nil); err != nil {
 		t.Fatal(err)
 	}
 	if gets := r.Gets()[asked:]; slices.ContainsFunc(gets, func(g string) bool { return strings.HasPrefix(g, "blobs/") }) {
 		t.Errorf("pulling what is there fetched %q", gets)
 	}
 	asked = len(r.Gets())
-	if _, err := s.Pull(t.Context(), r.Host+"/app@"+img.Digest, nil); err != nil || len(r.Gets()) != asked {
+	if _, err := s.GetBy(t.Context(), atoll.PullAlways, r.Host+"/app@"+img.Digest, nil); err != nil || len(r.Gets()) != asked {
 		t.Errorf("a digest was pulled again: %v, %q", err, r.Gets()[asked:])
 	}
 
-	never := openStore(t, Options{Pull: PullNever})
+	never := openStore(t, Options{Pull: atoll.PullNever})
 	_, err = never.Get(t.Context(), ref, nil)
 	wantKind(t, "never", err, atoll.ErrNotExist, "never")
 	if _, err := Open(t.TempDir(), Options{Pull: "sometimes"}); atoll.KindOf(err) != atoll.ErrInvalid {
@@ -433,7 +433,7 @@ func TestHoldAndPrune(t *testing.T) {
 		t.Errorf("Prune of what is an hour old = %+v, %v, want nothing", p, err)
 	}
 	wantKind(t, "Remove of a held image", s.Remove(t.Context(), held.Ref, nil), atoll.ErrConflict)
-	mustGet(t, openStoreIn(t, dir, Options{Pull: PullNever}), held.Ref)
+	mustGet(t, openStoreIn(t, dir, Options{Pull: atoll.PullNever}), held.Ref)
 
 	p, err := openStoreIn(t, dir, Options{}).Prune(t.Context(), PruneOptions{Unused: -time.Second})
 	if err != nil || !slices.Equal(p.Images, []string{idle.Digest}) || p.Bytes <= idle.Size {
@@ -460,7 +460,7 @@ func TestHoldAndPrune(t *testing.T) {
 // means another, and one that is like neither.
 func TestPruneChoice(t *testing.T) {
 	r := Serve(t)
-	s := openStore(t, Options{Pull: PullAlways})
+	s := openStore(t, Options{Pull: atoll.PullAlways})
 	kept := mustGet(t, s, r.Push("kept:1", simpleImage(t, "kept")))
 	old := mustGet(t, s, r.Push("moved:1", simpleImage(t, "old")))
 	named := mustGet(t, s, r.Push("moved:1", simpleImage(t, "new")))

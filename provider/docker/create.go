@@ -160,7 +160,7 @@ func (c *creation) checkName(ctx context.Context) error {
 }
 
 func (c *creation) fetchImage(ctx context.Context) (err error) {
-	c.image, err = c.p.ensureImage(ctx, cmp.Or(c.spec.Image, c.p.opts.Image), nil)
+	c.image, err = c.p.ensureImage(ctx, c.spec, nil)
 	return err
 }
 

@@ -48,10 +48,11 @@ type Options struct {
 	// CloseWrite, like those of TCP, TLS and Unix sockets.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Fetch returns an image that the engine lacks, in the format of docker save; nil lets the
-	// engine pull images. The full name of the image is ref, and its name in the archive is as.
+	// engine pull images. The full name of the image is ref, and its name in the archive is as. With
+	// PullAlways, Fetch asks the registry of the image even if it has one by that name.
 	// Kinds: those of Create; after ErrUnsupported, the engine pulls the image, without
 	// credentials.
-	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
+	Fetch func(ctx context.Context, ref, as string, policy atoll.PullPolicy, progress func(atoll.Progress)) (io.ReadCloser, error)
 	// AllowNetworkOn allows the network mode on. Set it only if the engine's machine filters the traffic
 	// of sandboxes. Each sandbox is isolated from the others.
 	AllowNetworkOn bool

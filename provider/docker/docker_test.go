@@ -4,7 +4,6 @@ package docker_test
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -219,11 +218,6 @@ func (d *daemon) crashSandbox(signal string) func(*testing.T, atoll.Provider, at
 	}
 }
 
-// tinyImage returns an image with one file and no program.
-func tinyImage(t testing.TB) v1.Image {
-	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
-}
-
 // pushDebian serves the suite's Debian image for one subtest.
 func pushDebian(t *testing.T) string {
 	t.Helper()
@@ -239,11 +233,8 @@ func pullableOptions(t *testing.T, img v1.Image) []providertest.Option {
 
 func pullableAt(t *testing.T, reg *testimage.Registry, img v1.Image) []providertest.Option {
 	ref := reg.Push("tiny:1", img)
-	unplug := func(t *testing.T) {
-		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-		t.Cleanup(func() { reg.Fault(nil) })
-	}
-	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug), providertest.Debian(pushDebian)}
+	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", reg.Unplug),
+		providertest.MovingImage(reg.PushTiny("moving:1")), providertest.Debian(pushDebian)}
 }
 
 func TestConformance(t *testing.T) {
@@ -252,7 +243,7 @@ func TestConformance(t *testing.T) {
 	if testenv.RunAll() {
 		count = 100
 	}
-	opts := append(pullableOptions(t, tinyImage(t)), providertest.Count(count))
+	opts := append(pullableOptions(t, testimage.Tiny(t, "text")), providertest.Count(count))
 	if testing.Short() { // the race detector runs with -short, and finds nothing in the engine's code
 		opts = append(opts, providertest.SkipRest("-short: these are those that do much at once"),
 			providertest.Only("create", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "restart", "crash", "watch", "remove", "dial", "registry", "faults"))

@@ -30,7 +30,7 @@ func TestFetch(t *testing.T) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", host)
 		}
-		o.Fetch = func(_ context.Context, ref, as string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+		o.Fetch = func(_ context.Context, ref, as string, _ atoll.PullPolicy, _ func(atoll.Progress)) (io.ReadCloser, error) {
 			asked = append(asked, ref)
 			if !strings.HasPrefix(ref, repo) {
 				return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "nobody has it")
@@ -135,7 +135,7 @@ func TestFetchUnsupported(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := openForTest(t, func(o *docker.Options) {
-		o.Fetch = func(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+		o.Fetch = func(_ context.Context, ref, _ string, _ atoll.PullPolicy, _ func(atoll.Progress)) (io.ReadCloser, error) {
 			return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "not on this system")
 		}
 	})

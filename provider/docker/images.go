@@ -32,15 +32,21 @@ type image struct {
 	size     int64
 }
 
-// ensureImage returns an image. If the engine does not have it, ensureImage fetches it, unless
-// its name has no registry. Kinds: ErrNotExist, ErrInvalid, ErrUnavailable.
-func (p *Provider) ensureImage(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
+// ensureImage returns the image of a spec. If the engine does not have it, or the spec always asks
+// the registry, ensureImage fetches it, unless its name has no registry. Kinds: ErrNotExist,
+// ErrInvalid, ErrUnavailable.
+func (p *Provider) ensureImage(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) (*image, error) {
+	ref := cmp.Or(spec.Image, p.opts.Image)
 	full, im, err := p.findImage(ctx, ref)
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return nil, err
 	}
-	if err != nil {
-		if err := p.fetchImage(ctx, full, progress); err != nil {
+	missing, renew := err != nil, spec.Pull == atoll.PullAlways && !isLocal(full) && !strings.Contains(full, "@")
+	if missing && spec.Pull == atoll.PullNever {
+		return nil, atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, and the pull policy is never", full)
+	}
+	if missing || renew {
+		if err := p.fetchImage(ctx, full, spec.Pull, progress); err != nil {
 			return nil, err
 		}
 		if im, err = p.inspectImage(ctx, full); err != nil {
@@ -149,8 +155,8 @@ var pullPolicy = retry.Policy{
 }
 
 // fetchImage gets an image into the engine. Calls for the same image wait for each other, and
-// the first one fetches it.
-func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+// the first one fetches it; with PullAlways, each does.
+func (p *Provider) fetchImage(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) error {
 	if isLocal(ref) && p.opts.Fetch == nil {
 		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, and no registry has it", ref)
 	}
@@ -159,24 +165,28 @@ func (p *Provider) fetchImage(ctx context.Context, ref string, progress func(ato
 		return err
 	}
 	defer lock.Release()
-	if im, err := p.inspectImage(ctx, ref); err == nil { // the previous holder of the lock has fetched it
-		return p.imageRecords.recordUsed(ref, im.digest)
+	before, err := p.inspectImage(ctx, ref)
+	if err == nil && policy != atoll.PullAlways { // the previous holder of the lock has fetched it
+		return p.imageRecords.recordUsed(ref, before.digest)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	if err := pullPolicy.Do(ctx, func() error { return p.pullImage(ctx, ref, progress) }); err != nil {
+	if err := pullPolicy.Do(ctx, func() error { return p.pullImage(ctx, ref, policy, progress) }); err != nil {
 		return err
 	}
 	im, err := p.inspectImage(ctx, ref)
 	if err != nil {
 		return err
 	}
+	if before != nil && before.id == im.id { // it may be somebody else's
+		return p.imageRecords.recordUsed(ref, im.digest)
+	}
 	return p.imageRecords.recordFetched(ref, im.digest)
 }
 
 // loadImage loads an image that Fetch returns.
-func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
-	archive, err := p.opts.Fetch(ctx, ref, p.engineRef(ref), progress)
+func (p *Provider) loadImage(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) error {
+	archive, err := p.opts.Fetch(ctx, ref, p.engineRef(ref), policy, progress)
 	if err != nil {
 		return err
 	}
@@ -194,7 +204,7 @@ func (p *Provider) loadImage(ctx context.Context, ref string, progress func(atol
 
 // pullImage gets an image from Fetch, or lets the engine pull it with the credentials of
 // docker's command line.
-func (p *Provider) pullImage(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+func (p *Provider) pullImage(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) error {
 	if p.opts.Fetch == nil {
 		auth, err := registryAuth(ref)
 		if err != nil {
@@ -202,7 +212,7 @@ func (p *Provider) pullImage(ctx context.Context, ref string, progress func(atol
 		}
 		return p.pullFromRegistry(ctx, ref, auth, progress)
 	}
-	err := p.loadImage(ctx, ref, progress)
+	err := p.loadImage(ctx, ref, policy, progress)
 	if atoll.KindOf(err) != atoll.ErrUnsupported || isLocal(ref) {
 		return err
 	}
@@ -301,7 +311,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if _, err := spec.Complete(info.Name); err != nil {
 		return err
 	}
-	_, err := p.ensureImage(ctx, cmp.Or(spec.Image, p.opts.Image), progress)
+	_, err := p.ensureImage(ctx, spec, progress)
 	return p.wrapError(ctx, "prepare", spec.Image, err)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
@@ -133,7 +134,7 @@ func TestPullRetry(t *testing.T) {
 	p := open(t)
 	defer p.Close()
 	reg := serveRegistry(t)
-	ref := reg.Push("flaky:1", tinyImage(t))
+	ref := reg.Push("flaky:1", testimage.Tiny(t, "text"))
 	var refused atomic.Int32
 	reg.Fault(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +159,7 @@ func TestPullRetry(t *testing.T) {
 func TestPruneKeepsImagesInUse(t *testing.T) {
 	p := openForTest(t)
 	reg := serveRegistry(t)
-	ref := reg.Push("shared:1", tinyImage(t))
+	ref := reg.Push("shared:1", testimage.Tiny(t, "text"))
 	if err := p.Prepare(t.Context(), &atoll.Spec{Image: ref}, nil); err != nil {
 		t.Fatal(err)
 	}

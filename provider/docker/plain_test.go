@@ -36,9 +36,10 @@ func TestConformancePlain(t *testing.T) {
 		t.Skip("-short: TestConformance tests most of it")
 	}
 	needEngine(t)
-	groups := []string{"create", "expiry", "exec", "output", "time", "tree", "tty", "restart", "crash", "remove", "escape"}
+	groups := []string{"create", "expiry", "exec", "output", "time", "tty", "crash", "remove"}
 	if testenv.RunAll() {
-		groups = append(groups, "exhaustion", "volumes", "watch", "caps", "pause") // the engine's limits, mounts and events are those of TestConformance
+		// The engine's limits, mounts, events and filters are those of TestConformance.
+		groups = append(groups, "tree", "restart", "escape", "exhaustion", "volumes", "watch", "caps", "pause")
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, withoutGuest) }, append(pullableOptions(t, busyboxWithFile(t)),
 		// Without a guest, the provider starts, times and ends commands with the engine's API,

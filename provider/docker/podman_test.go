@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
@@ -127,7 +128,7 @@ func startPodman(t *testing.T) *daemon {
 func TestConformancePodman(t *testing.T) {
 	needLongTests(t)
 	d := startPodman(t)
-	opts := append(pullableAt(t, d.Registry(t, podmanRegistry), tinyImage(t)),
+	opts := append(pullableAt(t, d.Registry(t, podmanRegistry), testimage.Tiny(t, "text")),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.OtherProcess(d.makeElsewhere()), providertest.CrashSandbox(d.crashSandbox("SIGQUIT")),
 		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), watchesException, bindsException,
 		providertest.Except("images/a stopped sandbox can start after its image was removed by force",
@@ -169,7 +170,7 @@ func TestPodman(t *testing.T) {
 	_, err = other.Create(ctx, &atoll.Spec{})
 	wantKind(t, "a runtime", err, atoll.ErrUnsupported, "containers.conf")
 
-	ref := d.Registry(t, podmanRegistry).Push("kept:1", tinyImage(t))
+	ref := d.Registry(t, podmanRegistry).Push("kept:1", testimage.Tiny(t, "text"))
 	sb := createSandbox(t, p, atoll.Spec{Image: ref})
 	if err := sb.Stop(ctx, 0); err != nil {
 		t.Fatal(err)

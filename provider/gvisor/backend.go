@@ -45,7 +45,7 @@ func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 		st.Image, rec.Env = hostImage, sentry.HostEnv(os.Environ(), b.opts.HostPaths)
 		return nil
 	}
-	im, err := b.images.Get(ctx, st.Spec.Image, nil)
+	im, err := b.images.GetBy(ctx, st.Spec.Pull, st.Spec.Image, nil)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if isHost(spec.Image) || spec.Snapshot != "" {
 		return nil
 	}
-	_, err := p.backend.images.Get(ctx, spec.Image, progress)
+	_, err := p.backend.images.GetBy(ctx, spec.Pull, spec.Image, progress)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
@@ -19,8 +20,15 @@ import (
 
 func TestConformance(t *testing.T) {
 	needGVisor(t)
-	providertest.Run(t, openProvider, append(append(suiteOptions(), providertest.Count(100), providertest.FailSteps(openStepwise)), pullableImage(t)...)...)
+	count := 40
+	if testenv.RunAll() {
+		count = 100
+	}
+	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), pullableImage(t)...)...)
 }
+
+// sharedGroups are the groups of promises that can share a sandbox.
+var sharedGroups = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape")
 
 func BenchmarkGVisor(b *testing.B) {
 	needGVisor(b)

@@ -5,6 +5,7 @@ package gvisor
 import (
 	"context"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -55,16 +56,18 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		return err
 	}
 	r := s.Resources
-	tooLow := func(format string, args ...any) error {
+	refused := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
 	switch {
 	case r.Memory > 0 && r.Memory < leastMemory:
-		return tooLow("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
+		return refused("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
 	case r.CPUs > 0 && r.CPUs < leastCPUs:
-		return tooLow("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
+		return refused("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
+	case r.CPUs > float64(runtime.NumCPU()):
+		return refused("CPU limit %g: this machine has %d", r.CPUs, runtime.NumCPU())
 	case r.Processes > 0 && r.Processes < leastProcesses:
-		return tooLow("process limit %d: use at least %d", r.Processes, leastProcesses)
+		return refused("process limit %d: use at least %d", r.Processes, leastProcesses)
 	}
 	return nil
 }

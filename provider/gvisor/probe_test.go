@@ -4,9 +4,11 @@ package gvisor_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -14,6 +16,28 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
+
+// A limit is refused if no sandbox could run within it, or if the machine does not have so much.
+func TestLimitsOutOfRange(t *testing.T) {
+	needGVisor(t)
+	l := newLab(t)
+	caps := l.Info().Caps
+	for _, tt := range []struct {
+		has    bool
+		limits atoll.Resources
+		says   string
+	}{
+		{caps.MemoryLimit, atoll.Resources{Memory: 1 << 20}, "too low for gVisor; use at least"},
+		{caps.CPULimit, atoll.Resources{CPUs: 0.001}, "CPU limit 0.001: use at least 0.01"},
+		{caps.CPULimit, atoll.Resources{CPUs: 9999}, fmt.Sprintf("CPU limit 9999: this machine has %d", runtime.NumCPU())},
+		{caps.ProcessLimit, atoll.Resources{Processes: 1}, "process limit 1: use at least"},
+	} {
+		if tt.has {
+			_, err := l.Create(l.ctx(), &atoll.Spec{Resources: tt.limits})
+			wantKind(t, tt.says, err, atoll.ErrInvalid, tt.says)
+		}
+	}
+}
 
 // A helper as which gVisor cannot run is refused before anything is made, with advice.
 func TestHelperThatCannotServe(t *testing.T) {

@@ -3,12 +3,10 @@
 package gvisor_test
 
 import (
-	"net/http"
 	"os"
 	"os/exec"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
@@ -21,12 +19,8 @@ import (
 func pullableImage(t *testing.T) []providertest.Option {
 	t.Helper()
 	reg := testimage.Serve(t)
-	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
-	unplug := func(t *testing.T) {
-		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-		t.Cleanup(func() { reg.Fault(nil) })
-	}
-	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug)}
+	ref := reg.Push("tiny:1", testimage.Tiny(t, "text"))
+	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", reg.Unplug), providertest.MovingImage(reg.PushTiny("moving:1"))}
 }
 
 // makeElsewhere makes sandboxes in another process.

@@ -188,21 +188,13 @@ func held(t *testing.T) (list []string) {
 	return list
 }
 
-// tiny returns an image with one file and no program.
-func tiny(t testing.TB) v1.Image {
-	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
-}
-
 // pullable returns an image for the suite, in a registry of the cluster's machine.
 func pullable(t *testing.T) []providertest.Option {
 	t.Helper()
 	r := lab(t).Registry(t)
-	unplug := func(t *testing.T) {
-		r.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-		t.Cleanup(func() { r.Fault(nil) })
-	}
 	debian := func(t *testing.T) string { return lab(t).Registry(t).Push("debian:1", testimage.Debian(t)) }
-	return []providertest.Option{providertest.PullableImage(r.Push("tiny:1", tiny(t))), providertest.ImageSource("/file", "text", unplug), providertest.Debian(debian)}
+	return []providertest.Option{providertest.PullableImage(r.Push("tiny:1", testimage.Tiny(t, "text"))), providertest.ImageSource("/file", "text", r.Unplug),
+		providertest.MovingImage(r.PushTiny("moving:1")), providertest.Debian(debian)}
 }
 
 // The suite with the shipped role, in a namespace that enforces the Pod Security Standard
@@ -273,9 +265,9 @@ func TestBaseline(t *testing.T) {
 		t.Skip("in -short TestConformance is enough")
 	}
 	lab(t)
-	groups := []string{"files", "isolation", "escape", "images"}
+	groups := []string{"isolation", "escape", "images"}
 	if testenv.RunAll() {
-		groups = append(groups, "debian") // no program of Debian needs more than those of the suite
+		groups = append(groups, "files", "debian") // no file or program needs more than those of the other groups
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, baseline) },
 		append(pullable(t), providertest.Slow(4), providertest.Leaks(held), providertest.Reopen(reopen),

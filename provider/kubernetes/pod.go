@@ -64,8 +64,14 @@ func (p *Provider) buildPod(r *record) (*corev1.Pod, error) {
 	}
 	p.addMounts(pod, &main, spec)
 	p.confineContainer(&main, spec.ReadOnlyRoot)
+	main.ImagePullPolicy = cmp.Or(pullPolicies[spec.Pull], main.ImagePullPolicy)
 	pod.Spec.Containers = append(pod.Spec.Containers, main)
 	return pod, nil
+}
+
+// pullPolicies are Kubernetes's names of the policies.
+var pullPolicies = map[atoll.PullPolicy]corev1.PullPolicy{
+	atoll.PullMissing: corev1.PullIfNotPresent, atoll.PullAlways: corev1.PullAlways, atoll.PullNever: corev1.PullNever,
 }
 
 // escapeVariables escapes a word so that Kubernetes does not expand $(NAME) in it.

@@ -171,8 +171,9 @@ const (
 	minProcesses             = 8
 )
 
-// ensureBundle returns the bundle that sandboxes with an image boot. It builds a missing one.
-func (b *backend) ensureBundle(ctx context.Context, image string, progress func(atoll.Progress)) (*bundle.Bundle, error) {
+// ensureBundle returns the bundle that sandboxes with an image boot. It builds a missing one; with
+// PullAlways it builds that of an image again, which takes a moment if the image has not changed.
+func (b *backend) ensureBundle(ctx context.Context, image string, policy atoll.PullPolicy, progress func(atoll.Progress)) (*bundle.Bundle, error) {
 	name := cmp.Or(image, b.opts.Default)
 	im, err := b.opts.Bundles.Get(name)
 	there := err == nil
@@ -184,10 +185,10 @@ func (b *backend) ensureBundle(ctx context.Context, image string, progress func(
 		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "machines of %s have no disks, and boot only a root archive (%s): use vmdocker", b.driver.Name, EngineArchive)
 	case there && im.IsArchive() && !b.caps.Root:
 		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "it is a root archive, but machines of %s boot a kernel", b.driver.Name)
-	case there:
+	case there && (policy != atoll.PullAlways || im.Root().Image == ""):
 		return im, nil
 	}
-	r := bundle.Recipe{Name: name, Image: image}
+	r := bundle.Recipe{Name: name, Image: image, Pull: policy}
 	if image == "" || image == DefaultBundle {
 		r = bundle.Recipe{Name: name}
 	}
@@ -199,7 +200,7 @@ func (b *backend) ensureBundle(ctx context.Context, image string, progress func(
 
 // Image implements supervised.Backend.
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
-	im, err := b.ensureBundle(ctx, rec.Status.Spec.Image, nil)
+	im, err := b.ensureBundle(ctx, rec.Status.Spec.Image, rec.Status.Spec.Pull, nil)
 	if err != nil {
 		return err
 	}

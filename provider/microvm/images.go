@@ -133,7 +133,7 @@ func (b *backend) rebuildBundle(ctx context.Context, digest, image string) (*bun
 	if atoll.KindOf(err) != atoll.ErrNotExist || image == "" {
 		return im, err
 	}
-	again, buildErr := b.ensureBundle(ctx, image, nil)
+	again, buildErr := b.ensureBundle(ctx, image, "", nil)
 	if buildErr != nil {
 		return nil, errors.Join(err, buildErr)
 	}

@@ -6,12 +6,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -27,18 +24,14 @@ func TestConformanceImages(t *testing.T) {
 	need(t)
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"))
 	reg := testimage.Serve(t)
-	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
-	unplug := func(t *testing.T) {
-		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-		t.Cleanup(func() { reg.Fault(nil) })
-	}
+	ref := reg.Push("tiny:1", testimage.Tiny(t, "text"))
 	withStore := func(t *testing.T) atoll.Provider {
 		opts := fresh(t)
 		opts.Bundles = ownStore(t)
 		return openWith(t, opts)
 	}
 	providertest.Run(t, withStore, append(maker(fresh).options(leftOut(t)...), providertest.Only("images"),
-		providertest.PullableImage(ref), providertest.ImageSource("/file", "text", unplug))...)
+		providertest.PullableImage(ref), providertest.ImageSource("/file", "text", reg.Unplug), providertest.MovingImage(reg.PushTiny("moving:1")))...)
 }
 
 // ownStore is a store that can build bundles from images.
@@ -81,13 +74,13 @@ func linkTree(from, to string) error {
 }
 
 // trees unpacks images in a directory.
-func trees(dir string) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
-	return func(ctx context.Context, ref string, progress func(atoll.Progress)) (*bundle.Tree, error) {
+func trees(dir string) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*bundle.Tree, error) {
+	return func(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) (*bundle.Tree, error) {
 		store, err := image.Open(dir, image.Options{})
 		if err != nil {
 			return nil, err
 		}
-		img, err := store.Get(ctx, ref, progress)
+		img, err := store.GetBy(ctx, policy, ref, progress)
 		if err != nil {
 			return nil, errors.Join(err, store.Close())
 		}

@@ -148,7 +148,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if _, err := spec.Complete(p.Info().Name); err != nil {
 		return err
 	}
-	_, err := p.backend.ensureBundle(ctx, spec.Image, progress)
+	_, err := p.backend.ensureBundle(ctx, spec.Image, spec.Pull, progress)
 	return err
 }
 

@@ -33,6 +33,9 @@ func (b backend) CheckSpec(spec *atoll.Spec) error {
 	if choosesHostPort(spec) {
 		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "chosen host ports: Modal assigns them")
 	}
+	if spec.Pull != "" {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "pull %s: Modal retains each image as it was when it pulled it first; name a newer one by another tag or its digest", spec.Pull)
+	}
 	if spec.Image != "" {
 		if _, err := name.ParseReference(spec.Image); err != nil {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "image: %w", err)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/fakemodal"
@@ -185,21 +182,12 @@ func maker(args []string) error {
 	return providertest.CreateAndWait(p, os.Stdin, os.Stdout)
 }
 
-// tiny returns an image with one file and no program.
-func tiny(t testing.TB) v1.Image {
-	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
-}
-
 // pullable returns an image for the suite.
 func pullable(t *testing.T) []providertest.Option {
 	t.Helper()
 	r := testimage.Serve(t)
-	unplug := func(t *testing.T) {
-		r.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-		t.Cleanup(func() { r.Fault(nil) })
-	}
 	return []providertest.Option{
-		providertest.PullableImage(r.Push("tiny:1", tiny(t))), providertest.ImageSource("/file", "text", unplug),
+		providertest.PullableImage(r.Push("tiny:1", testimage.Tiny(t, "text"))), providertest.ImageSource("/file", "text", r.Unplug),
 		providertest.Debian(func(t *testing.T) string { return r.Push("debian:1", testimage.Debian(t)) }),
 	}
 }
@@ -219,6 +207,7 @@ func TestConformance(t *testing.T) {
 	opts := pullable(t)
 	if !testenv.RunAll() {
 		opts = append(opts, providertest.OverEngine(),
+			providertest.SkipGroups("the guest keeps them, and all calls to it go one way, which the other groups take", "files", "edit"),
 			providertest.SkipGroups("gVisor, which stands for Modal's isolation here, keeps them in its own suite", "isolation", "escape", "exhaustion", "debian"))
 	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },

@@ -132,6 +132,22 @@ var imagePromises = []promise{
 	{"Create refuses an image that its registry lacks, and leaves nothing", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
 		h.wantRefused(t, atoll.Spec{Image: missingTag(h.cfg.pullable)}, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 	}},
+	{"Spec.Pull decides whether the registry is asked for an image that is there", []need{needImages, needSource, needMoving, needFiles}, func(t *testing.T, h *harness) {
+		file, ref := h.cfg.source.file, h.cfg.moving(t, "old")
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: ref, Pull: atoll.PullMissing}), file, "old")
+		h.cfg.moving(t, "newer")
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: ref, Pull: atoll.PullNever}), file, "old")
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: ref, Pull: atoll.PullAlways}), file, "newer")
+		h.wantRefused(t, atoll.Spec{Image: missingTag(ref), Pull: atoll.PullNever}, atoll.ErrNotExist)
+		if !h.p.Info().Caps.ImageStore {
+			return // Prepare may do nothing
+		}
+		h.cfg.moving(t, "newest")
+		if err := atoll.Prepare(h.newContext(t), h.p, &atoll.Spec{Image: ref, Pull: atoll.PullAlways}, nil); err != nil {
+			t.Fatalf("Prepare: %v", err)
+		}
+		h.checkContent(t, h.createSandbox(t, atoll.Spec{Image: ref, Pull: atoll.PullMissing}), file, "newest")
+	}},
 	{"each sandbox starts with the files of its image, and changes only its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
 		file, text := h.cfg.source.file, h.cfg.source.text
 		h.checkMissing(t, h.plainSandbox(t), file)

@@ -29,6 +29,7 @@ type config struct {
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
 	source    *source
+	moving    func(t *testing.T, text string) string
 	debian    func(t *testing.T) string
 	network   *backendNetwork
 	repo      *repository
@@ -120,6 +121,12 @@ func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
 // makes the image's registry unreachable for the rest of a subtest.
 func ImageSource(file, text string, unplug func(t *testing.T)) Option {
 	return func(c *config) { c.source = &source{file, text, unplug} }
+}
+
+// MovingImage gives the suite an image whose tag moves, besides PullableImage: push stores an image whose file of
+// ImageSource holds text, always under the same name, and returns the name.
+func MovingImage(push func(t *testing.T, text string) string) Option {
+	return func(c *config) { c.moving = push }
 }
 
 // A source describes the image of option ImageSource.

@@ -116,6 +116,7 @@ func newOptionNeed(name string, given func(*config) bool) need {
 var (
 	needPullable  = newOptionNeed("PullableImage", func(c *config) bool { return c.pullable != "" })
 	needSource    = newOptionNeed("ImageSource", func(c *config) bool { return c.source != nil })
+	needMoving    = newOptionNeed("MovingImage", func(c *config) bool { return c.moving != nil })
 	needDebian    = newOptionNeed("Debian", func(c *config) bool { return c.debian != nil })
 	needNetwork   = newOptionNeed("Network", func(c *config) bool { return c.network != nil })
 	needRepo      = newOptionNeed("Repository", func(c *config) bool { return c.repo != nil })

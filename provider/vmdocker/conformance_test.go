@@ -6,8 +6,6 @@ import (
 	"context"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
@@ -60,7 +58,7 @@ func TestConformance(t *testing.T) {
 	if factor > 1 && !testenv.RunAll() {
 		opts = append(opts, providertest.Only(measured...), providertest.WireOnly(), providertest.SkipRest("machines are emulated here, and containers take too long: CHECK_ALL=1 runs all groups"))
 	} else {
-		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
+		tiny := testimage.Tiny(t, "text")
 		opts = append(opts, providertest.PullableImage(testimage.Serve(t).Push("tiny:1", tiny)))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {

@@ -56,7 +56,7 @@ type Options struct {
 	// Guest, Image and Fetch are fields of docker.Options.
 	Guest func() ([]byte, error)
 	Image string
-	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
+	Fetch func(ctx context.Context, ref, as string, policy atoll.PullPolicy, progress func(atoll.Progress)) (io.ReadCloser, error)
 
 	// Log receives errors that no call can return; nil discards them.
 	Log *slog.Logger

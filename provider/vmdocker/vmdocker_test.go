@@ -102,7 +102,7 @@ func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
 	opts := vmdocker.Options{
 		Dir: filepath.Join(l.dir, "state"), Bundle: bundleName, Guest: testenv.Guest, Image: busybox, Disk: 4 << 30,
 		Config: vm.Config{DataDir: filepath.Join(l.dir, "disks"), ConsoleLogDir: filepath.Join(l.dir, "consoles"), CPUCount: 1, MemoryMB: 1024},
-		Fetch: func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+		Fetch: func(ctx context.Context, ref, as string, _ atoll.PullPolicy, progress func(atoll.Progress)) (io.ReadCloser, error) {
 			if strings.HasSuffix(ref, busybox) {
 				return archive(ref)
 			}

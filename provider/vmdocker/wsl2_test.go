@@ -76,7 +76,7 @@ func openWSL(t *testing.T) *wslPlace {
 	}
 	p.Provider, err = vmdocker.New(vmdocker.Options{
 		Dir: at("state"), Machines: p.machines, Forget: p.machines.Forget, Bundle: archiveName, Config: p.config, Guest: testenv.Guest, Image: busybox,
-		Fetch: func(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+		Fetch: func(_ context.Context, ref, _ string, _ atoll.PullPolicy, _ func(atoll.Progress)) (io.ReadCloser, error) {
 			p.fetched++
 			return archive(ref)
 		},

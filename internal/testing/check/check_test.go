@@ -132,8 +132,9 @@ func TestBudget(t *testing.T) {
 		{"no limit", 0, 1, "[a b long c d]", "[]"},
 		{"enough", 60, 1, "[a b long c d]", "[]"},
 		{"what takes too long is left out, what is behind it is not", 20, 1, "[a b c d]", "[long]"},
-		{"used up", 10, 1, "[a b]", "[long c d]"},
-		{"a slow machine", 60, 6, "[a b]", "[long c d]"},
+		{"used up", 12, 1, "[a b]", "[long c d]"},
+		{"a long step does not fit, short ones do", 10, 1, "[a c d]", "[b long]"},
+		{"a slow machine", 72, 6, "[a b]", "[long c d]"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -242,6 +243,51 @@ func TestOrder(t *testing.T) {
 	}
 	if want := "[core changed never old new]"; fmt.Sprint(got) != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A check begins with the steps that the last one left out, if there is time for all.
+func TestOrderOfLeftOut(t *testing.T) {
+	c, _ := fakeCheck(t, 0, 1)
+	c.sources = &sources{hashes: map[string]string{}}
+	c.record.passes = map[string]pass{
+		steps[0].name: {Time: time.Unix(200, 0), Slowness: 1}, "long": {Time: time.Unix(201, 0), Seconds: 500, Slowness: 1},
+		"middle": {Time: time.Unix(202, 0), Seconds: 400, Slowness: 1}, "left": {Time: time.Unix(100, 0), Seconds: 20, Slowness: 1},
+	}
+	var got []string
+	for _, s := range c.orderSteps([]step{{name: "core", first: true}, {name: "middle"}, {name: "long"}, {name: "left"}, {name: "never", minutes: 1}}) {
+		got = append(got, s.name)
+	}
+	if want := "[core never left long middle]"; fmt.Sprint(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The time in which scripts build parts does not count, up to half of the budget.
+func TestBudgetWithoutBuilds(t *testing.T) {
+	for _, test := range []struct {
+		spent time.Duration
+		fits  bool
+	}{{0, false}, {3 * time.Minute, true}, {time.Hour, true}} {
+		c, _ := fakeCheck(t, 10*time.Minute, 1)
+		c.builder.spent = test.spent
+		c.begin = c.begin.Add(-7 * time.Minute)
+		if got := c.refuseStep(t.Context(), &step{name: "s", minutes: 5}) == ""; got != test.fits {
+			t.Errorf("after %s of builds, a step of 5 minutes fits into the last 3 of 10: %v, want %v", test.spent, got, test.fits)
+		}
+		if c.refuseStep(t.Context(), &step{name: "s", minutes: 9}) == "" {
+			t.Errorf("after %s of builds, a step of 9 minutes fits", test.spent)
+		}
+	}
+	var b builder
+	b.beginScript()
+	b.beginScript()
+	b.endScript()
+	if b.spent != 0 || b.timeSpent() == 0 {
+		t.Errorf("while a script runs, %s are spent, and %s in all", b.spent, b.timeSpent())
+	}
+	if b.endScript(); b.timeSpent() == 0 || b.timeSpent() != b.spent {
+		t.Errorf("after it ended, %s are spent, and %s in all", b.spent, b.timeSpent())
 	}
 }
 

@@ -240,7 +240,7 @@ func (c *check) hashStep(s *step) string {
 
 // orderSteps puts the steps of the core first, then those whose files changed since they last passed
 // here, then those that passed longest ago. If there is time for all, the longest of those after
-// the core come first, so that all end together.
+// the core come first, so that all end together; but before them those that the last check left out.
 func (c *check) orderSteps(selected []step) []step {
 	rank := func(s *step) (int, int64) {
 		last := c.record.passes[s.name]
@@ -264,9 +264,20 @@ func (c *check) orderSteps(selected []step) []step {
 		for len(rest) > 0 && rest[0].first {
 			rest = rest[1:]
 		}
-		slices.SortStableFunc(rest, func(a, b step) int { return cmp.Compare(c.estimateTime(&b), c.estimateTime(&a)) })
+		slices.SortStableFunc(rest, func(a, b step) int {
+			leftA, leftB := c.wasLeftOut(&a), c.wasLeftOut(&b)
+			if leftA != leftB {
+				return map[bool]int{true: -1, false: 1}[leftA]
+			}
+			return cmp.Compare(c.estimateTime(&b), c.estimateTime(&a))
+		})
 	}
 	return sorted
+}
+
+// wasLeftOut reports whether a step did not pass in the last whole check here, which begins with the first step.
+func (c *check) wasLeftOut(s *step) bool {
+	return c.record.passes[s.name].Time.Before(c.record.passes[steps[0].name].Time)
 }
 
 // hasTimeFor reports whether all steps can be expected to end within the budget, if as many as possible
@@ -348,8 +359,9 @@ func (c *check) estimateTime(s *step) time.Duration {
 	return time.Duration(s.minutes * c.slowness * float64(time.Minute))
 }
 
-// refuseStep returns a reason not to begin a step: the time is used up, or the step would end long after
-// that. It returns "" if the step may begin.
+// refuseStep returns a reason not to begin a step: the time is used up, or the step would end after
+// that. It returns "" if the step may begin. The time in which the check builds what tests need, such as
+// a cluster, does not count, up to half of the budget: a machine that has nothing gets that much longer.
 func (c *check) refuseStep(ctx context.Context, s *step) string {
 	if ctx.Err() != nil {
 		return "the check was interrupted"
@@ -357,12 +369,12 @@ func (c *check) refuseStep(ctx context.Context, s *step) string {
 	if c.budget == 0 {
 		return ""
 	}
-	limit := c.begin.Add(c.budget)
+	limit := c.begin.Add(c.budget + min(c.builder.timeSpent(), c.budget/2))
 	need := c.estimateTime(s)
 	switch {
 	case time.Now().After(limit):
 		return fmt.Sprintf("the %.0f minutes of CHECK_MINUTES are used up", c.budget.Minutes())
-	case time.Now().Add(need).After(limit.Add(c.budget / 4)):
+	case time.Now().Add(need).After(limit):
 		return fmt.Sprintf("it takes about %.0f minutes, and %.0f are left of CHECK_MINUTES", need.Minutes(), time.Until(limit).Minutes())
 	}
 	return ""

@@ -109,6 +109,40 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 // stay in the user's cache directory, by a hash of their sources.
 type builder struct {
 	built sync.Map // of *sync.Once, by the name of the script
+
+	mu    sync.Mutex
+	busy  int           // the scripts that run
+	since time.Time     // when the first of them began
+	spent time.Duration // in which scripts ran, without those that run now
+}
+
+// beginScript counts a script that begins.
+func (b *builder) beginScript() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy == 0 {
+		b.since = time.Now()
+	}
+	b.busy++
+}
+
+// endScript counts a script that has ended.
+func (b *builder) endScript() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy--; b.busy == 0 {
+		b.spent += time.Since(b.since)
+	}
+}
+
+// timeSpent returns the time in which at least one script ran.
+func (b *builder) timeSpent() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy > 0 {
+		return b.spent + time.Since(b.since)
+	}
+	return b.spent
 }
 
 // rootBuilds need root.
@@ -123,6 +157,8 @@ func (b *builder) runScripts(ctx context.Context, names []string) {
 		}
 		once, _ := b.built.LoadOrStore(name, new(sync.Once))
 		once.(*sync.Once).Do(func() {
+			b.beginScript()
+			defer b.endScript()
 			if err := runScript(ctx, name); err != nil {
 				fmt.Println(err)
 			}

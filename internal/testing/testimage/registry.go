@@ -125,6 +125,20 @@ func (r *Registry) Fault(wrap func(registry http.Handler) http.Handler) {
 	r.fault = wrap
 }
 
+// Unplug makes the registry answer all requests with 404 for the rest of a test.
+func (r *Registry) Unplug(t *testing.T) {
+	r.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+	t.Cleanup(func() { r.Fault(nil) })
+}
+
+// PushTiny returns a function that pushes a Tiny image under a name, and returns the reference to pull it by.
+func (r *Registry) PushTiny(repoTag string) func(t *testing.T, text string) string {
+	return func(t *testing.T, text string) string {
+		t.Helper()
+		return r.Push(repoTag, Tiny(t, text))
+	}
+}
+
 // Gets returns the objects requested since the last Push: "manifests/TAG", "blobs/DIGEST".
 func (r *Registry) Gets() []string {
 	r.mu.Lock()

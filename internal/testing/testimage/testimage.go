@@ -114,6 +114,12 @@ func NewFor(t testing.TB, platform v1.Platform, config v1.Config, layers ...v1.L
 	return img
 }
 
+// Tiny returns an image with nothing but the file /file, which holds text.
+func Tiny(t testing.TB, text string) v1.Image {
+	t.Helper()
+	return New(t, v1.Config{}, Layer(t, File("file", 0o644, text)))
+}
+
 // Busybox returns an image with busybox, a link to it for each applet, the users root and user (1000),
 // and the usual empty directories. Its command is sh.
 func Busybox(t testing.TB) v1.Image {

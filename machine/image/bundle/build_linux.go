@@ -270,7 +270,7 @@ func (s *Store) imagePart(ctx context.Context, r Recipe, m *meter) (*part, func(
 	if s.opts.Tree == nil {
 		return nil, nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "this store cannot build from images")
 	}
-	tree, err := s.opts.Tree(ctx, r.Image, m.notify)
+	tree, err := s.opts.Tree(ctx, r.Image, r.Pull, m.notify)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -247,8 +247,8 @@ func testTree(t *testing.T) *Tree {
 	return &Tree{Dir: dir, Digest: digestOf([]byte("image")), Owners: os.Geteuid() == 0, Config: Config{Cmd: []string{"tool"}}, Close: func() error { return nil }}
 }
 
-func treeFunc(tree *Tree) func(context.Context, string, func(atoll.Progress)) (*Tree, error) {
-	return func(context.Context, string, func(atoll.Progress)) (*Tree, error) { return tree, nil }
+func treeFunc(tree *Tree) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*Tree, error) {
+	return func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*Tree, error) { return tree, nil }
 }
 
 // A disk has all files of its image, and equal images make equal disks.

@@ -16,6 +16,8 @@ type Recipe struct {
 	Name string
 	// Image is an OCI image, as package image spells it, that becomes the root disk.
 	Image string
+	// Pull says when to ask the registry of Image; empty means the policy of the store of images.
+	Pull atoll.PullPolicy
 	// Packages replaces DefaultPackages. Build installs them on Debian's smallest
 	// system, which becomes the root disk.
 	Packages []string

@@ -31,9 +31,9 @@ type Options struct {
 	// Guest returns the program that becomes /init of built bundles, a static one for
 	// Linux. nil means that Build fails.
 	Guest func() ([]byte, error)
-	// Tree returns the root file system of an OCI image, which it fetches if missing. nil
-	// means that Build cannot build from images.
-	Tree func(ctx context.Context, ref string, progress func(atoll.Progress)) (*Tree, error)
+	// Tree returns the root file system of an OCI image, which it fetches as the policy
+	// says; an empty one leaves that to Tree. nil means that Build cannot build from images.
+	Tree func(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) (*Tree, error)
 	// Transport carries the requests of Pull. nil means one that honours the proxy
 	// variables of the environment.
 	Transport http.RoundTripper
