@@ -60,11 +60,11 @@ func (a *app) createSandbox(cmd *cobra.Command, spec *atoll.Spec, quiet bool) er
 			return err
 		}
 		if err := a.prepareSandbox(ctx, c, spec, quiet); err != nil {
-			return err
+			return c.adviseCreate(spec, err)
 		}
 		sb, err := c.Create(ctx, spec)
 		if err != nil {
-			return err
+			return c.adviseCreate(spec, err)
 		}
 		_, err = fmt.Fprintln(a.stdout, sb.ID())
 		return err

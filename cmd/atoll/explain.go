@@ -85,6 +85,25 @@ func (c *connection) explainError(ctx context.Context, err error) error {
 	return &atoll.Error{Op: e.Op, ID: typed, Kind: e.Kind, Err: fmt.Errorf("%s%s", cause, advice)}
 }
 
+// adviseCreate returns the error of a creation with what the user can do about it, if something that the creation
+// needs cannot be reached: the registry of the image, or the provider's engine.
+func (c *connection) adviseCreate(spec *atoll.Spec, err error) error {
+	e, ok := err.(*atoll.Error)
+	if !ok || e.Kind != atoll.ErrUnavailable {
+		return err
+	}
+	advice := "atoll doctor names what is missing"
+	switch {
+	case e.Op == "image":
+		advice = "without --image, sandboxes of gVisor use the programs of this machine"
+	case e.Op != "create":
+		return err
+	case spec.Provider != "":
+		advice = "atoll doctor --provider " + spec.Provider + " names what is missing"
+	}
+	return &atoll.Error{Op: e.Op, ID: e.ID, Kind: e.Kind, Err: fmt.Errorf("%w; %s", causeOf(e), advice)}
+}
+
 // isAboutStop reports whether cause says that a sandbox does not run, and not that a process or its output is gone.
 func isAboutStop(cause string) bool {
 	return (strings.HasPrefix(cause, "sandbox is stopped") || strings.HasPrefix(cause, "sandbox has failed")) && !strings.HasSuffix(cause, "are gone")

@@ -138,7 +138,7 @@ func (f *runFlags) runDetached(a *app, cmd *cobra.Command, spec *atoll.Spec) err
 // stops it, in any case.
 func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
 	if err := s.app.prepareSandbox(s.ctx, c, spec, f.quiet); err != nil {
-		return exit, "", s.breakCause(err)
+		return exit, "", s.breakCause(c.adviseCreate(spec, err))
 	}
 	fwd, err := f.publishPorts(s.ctx, s.app, c, spec)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 	began := time.Now()
 	sb, err := c.Create(s.ctx, spec)
 	if err != nil {
-		return exit, "", s.breakCause(err)
+		return exit, "", s.breakCause(c.adviseCreate(spec, err))
 	}
 	defer func() {
 		if errors.Is(err, errDetached) {

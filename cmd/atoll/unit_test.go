@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -592,6 +593,28 @@ func TestWhyThat(t *testing.T) {
 	} {
 		if got := whyThat(tt.choice, tt.from); got != tt.want {
 			t.Errorf("%+v from %s: %q, want %q", tt.choice, tt.from, got, tt.want)
+		}
+	}
+}
+
+// An error of a creation says what helps, if something that the creation needs cannot be reached.
+func TestAdviseCreate(t *testing.T) {
+	failed := func(op string, kind atoll.Kind) error { return atoll.Errorf(op, "x", kind, "it failed") }
+	for _, tt := range []struct {
+		provider string
+		err      error
+		says     string // at its end
+	}{
+		{"", failed("create", atoll.ErrUnavailable), "it failed; atoll doctor names what is missing"},
+		{"docker", failed("create", atoll.ErrUnavailable), "it failed; atoll doctor --provider docker names what is missing"},
+		{"", failed("image", atoll.ErrUnavailable), "it failed; without --image, sandboxes of gVisor use the programs of this machine"},
+		{"docker", failed("create", atoll.ErrInvalid), "it failed"},
+		{"docker", failed("add workspace", atoll.ErrUnavailable), "it failed"},
+		{"docker", context.Canceled, context.Canceled.Error()},
+	} {
+		got := new(connection).adviseCreate(&atoll.Spec{Provider: tt.provider}, tt.err)
+		if !strings.HasSuffix(got.Error(), tt.says) || atoll.KindOf(got) != atoll.KindOf(tt.err) {
+			t.Errorf("%v became %v, want %q at its end", tt.err, got, tt.says)
 		}
 	}
 }

@@ -94,6 +94,32 @@ func TestCloneOnce(t *testing.T) {
 	}
 }
 
+// If the repository of a sandbox cannot be cloned, neither the sandbox nor a workspace remains.
+func TestSourceThatCannotBeCloned(t *testing.T) {
+	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
+	providers := []atoll.Provider{newOnMock(t, opts), newOnMock(t, opts)}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			spec := &atoll.Spec{Workspace: atoll.WorkspaceRef{Source: "http://127.0.0.1:1/x.git"}}
+			_, err := providers[i%2].Create(context.Background(), spec)
+			wantKind(t, "Create", err, atoll.ErrUnavailable)
+		})
+	}
+	wg.Wait()
+	for _, p := range providers {
+		if all, err := workspace.List(t.Context(), p, ""); err != nil || len(all) > 0 {
+			t.Errorf("%+v remain (%v)", all, err)
+		}
+		if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
+			t.Errorf("%+v remain (%v)", all, err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(opts.Dir, "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("%q remain on disk (%v)", left, err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	r := newRepo(t)
 	r.write("f", "x")

@@ -78,8 +78,15 @@ func (s *store) readRecord(at workspaceKey) (*record, error) {
 
 func (k *record) writeRecord() error { return fsutil.SyncJSON(filepath.Join(k.dir, recordFile), k) }
 
-// addWorkspace adds a workspace. It replaces one that was never ready.
-func (s *store) addWorkspace(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (*record, error) {
+// hasRecord reports whether a workspace exists.
+func (s *store) hasRecord(at workspaceKey) bool {
+	_, err := s.readRecord(at)
+	return err == nil
+}
+
+// addWorkspace adds a workspace. It replaces one that was never ready. If the clone fails, the workspace
+// remains with its error, or not at all unless keepFailed.
+func (s *store) addWorkspace(ctx context.Context, spec *Spec, keepFailed bool, progress func(atoll.Progress)) (*record, error) {
 	const op = "add workspace"
 	at := workspaceKey{spec.Project, spec.Name}
 	k := &record{Spec: *spec, Created: time.Now(), dir: s.workspaceDir(at)}
@@ -98,6 +105,9 @@ func (s *store) addWorkspace(ctx context.Context, spec *Spec, progress func(atol
 	}
 	if k.Type() == TypeGit {
 		err = s.cloneWorkspace(ctx, op, k, progress)
+	}
+	if err != nil && !keepFailed {
+		_ = s.deleteWorkspace(k.dir) // return the first error
 	}
 	return k, err
 }

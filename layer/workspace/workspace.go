@@ -116,14 +116,7 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 // source instead of a name.
 func (p *provider) findWorkspace(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) (*record, error) {
 	ref, at := spec.Workspace, workspaceKey{projectOf(spec.Project), spec.Workspace.Name}
-	if ref.Source != "" {
-		at.name = nameOf(ref.Source)
-		_, err := p.store.addWorkspace(ctx, &Spec{Project: at.project, Name: at.name, Source: ref.Source}, progress)
-		if err != nil && atoll.KindOf(err) != atoll.ErrAlreadyExists {
-			return nil, err
-		}
-	}
-	k, err := p.store.awaitReady(ctx, at, progress)
+	k, err := p.addSource(ctx, &at, ref.Source, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +132,24 @@ func (p *provider) findWorkspace(ctx context.Context, spec *atoll.Spec, progress
 		return nil, bad(atoll.ErrInvalid, "workspace %s is a git repository and cannot be read-only: each sandbox has its own copy", at.name)
 	}
 	return k, nil
+}
+
+// addSource returns the workspace at, or if there is a source, that of the source, which it adds if it is missing and
+// names in at. If that cannot be cloned, no workspace remains: the caller named none.
+func (p *provider) addSource(ctx context.Context, at *workspaceKey, source string, progress func(atoll.Progress)) (*record, error) {
+	if source == "" {
+		return p.store.awaitReady(ctx, *at, progress)
+	}
+	at.name = nameOf(source)
+	k, err := p.store.addWorkspace(ctx, &Spec{Project: at.project, Name: at.name, Source: source}, false, progress)
+	if atoll.KindOf(err) != atoll.ErrAlreadyExists {
+		return k, err
+	}
+	k, err = p.store.awaitReady(ctx, *at, progress)
+	if atoll.KindOf(err) == atoll.ErrNotExist && !p.store.hasRecord(*at) {
+		err = atoll.Errorf("add workspace", at.name, atoll.ErrUnavailable, "another call could not clone %s, or has removed the workspace: try again", source)
+	}
+	return k, err
 }
 
 // createInPlace creates a sandbox with the directory mounted at Dir, or at its own path if its git directory
@@ -366,7 +377,7 @@ func (p *provider) AddWorkspace(ctx context.Context, spec *Spec, progress func(a
 	}
 	c := *spec
 	c.Project = projectOf(c.Project)
-	k, err := p.store.addWorkspace(ctx, &c, progress)
+	k, err := p.store.addWorkspace(ctx, &c, true, progress)
 	if err != nil {
 		return Workspace{}, err
 	}

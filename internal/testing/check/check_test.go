@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -226,7 +227,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// Steps that have not passed with their present files come first, then the others by age.
+// Steps that have never passed come first, then those that have not passed with their present files, then the others by age.
 func TestOrder(t *testing.T) {
 	c, _ := fakeCheck(t, 0, 1)
 	c.sources = &sources{hashes: map[string]string{}}
@@ -241,8 +242,25 @@ func TestOrder(t *testing.T) {
 	for _, s := range c.orderSteps([]step{{name: "core", first: true}, {name: "new"}, {name: "old"}, {name: "changed"}, {name: "never"}}) {
 		got = append(got, s.name)
 	}
-	if want := "[core changed never old new]"; fmt.Sprint(got) != want {
+	if want := "[core never changed old new]"; fmt.Sprint(got) != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Without a record, the order depends on the commit, and the core comes first nevertheless.
+func TestOrderByCommit(t *testing.T) {
+	first := map[string]bool{}
+	for i := range 50 {
+		c, _ := fakeCheck(t, time.Minute, 1)
+		c.sources, c.commit = &sources{hashes: map[string]string{}}, strconv.Itoa(i)
+		got := c.orderSteps([]step{{name: "core", first: true, minutes: 9}, {name: "a", minutes: 9}, {name: "b", minutes: 9}, {name: "c", minutes: 9}})
+		if got[0].name != "core" {
+			t.Fatalf("%s comes first", got[0].name)
+		}
+		first[got[1].name] = true
+	}
+	if len(first) != 3 {
+		t.Errorf("50 commits begin with %v, want each step", first)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"os"
 	"os/signal"
@@ -126,6 +127,7 @@ type check struct {
 	workers int
 	times   bool
 
+	commit   string // that is checked out, if it is known
 	whole    bool   // all steps are asked for, not some by name
 	promises string // the file to write the table of promises to, if any
 
@@ -212,7 +214,7 @@ func (c *check) writePromises(total *report) error {
 
 // readTree lists the packages and files.
 func (c *check) readTree() error {
-	c.packages, c.sources = map[string]*catalogue{}, listSources()
+	c.packages, c.sources, c.commit = map[string]*catalogue{}, listSources(), readCommit()
 	for _, dir := range []string{".", "agent/genkit"} {
 		found, err := listPackages(dir)
 		if err != nil {
@@ -238,8 +240,8 @@ func (c *check) hashStep(s *step) string {
 	return c.sources.hashFolders(pkgs.sourceFolders(pkgs.matchPackages(s, steps), s.uses))
 }
 
-// orderSteps puts the steps of the core first, then those whose files changed since they last passed
-// here, then those that passed longest ago. If there is time for all, the longest of those after
+// orderSteps puts the steps of the core first, then those that have never passed here, then those whose
+// files changed since, then the others, and of each kind those first that passed longest ago. If there is time for all, the longest of those after
 // the core come first, so that all end together; but before them those that the last check left out.
 func (c *check) orderSteps(selected []step) []step {
 	rank := func(s *step) (int, int64) {
@@ -247,10 +249,12 @@ func (c *check) orderSteps(selected []step) []step {
 		switch {
 		case s.first:
 			return 0, 0
-		case last.Files == "" || last.Files != c.hashStep(s):
-			return 1, 0
-		default:
+		case last.Files == "":
+			return 1, c.placeOf(s)
+		case last.Files != c.hashStep(s):
 			return 2, last.Time.Unix()
+		default:
+			return 3, last.Time.Unix()
 		}
 	}
 	sorted := slices.Clone(selected)
@@ -273,6 +277,17 @@ func (c *check) orderSteps(selected []step) []step {
 		})
 	}
 	return sorted
+}
+
+// placeOf returns a number by which to order steps that have never passed here. It depends on the commit, so that
+// machines without a record, such as those of CI, do not leave out the same steps each time.
+func (c *check) placeOf(s *step) int64 {
+	if c.commit == "" {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, c.commit+s.name)
+	return int64(h.Sum32())
 }
 
 // wasLeftOut reports whether a step did not pass in the last whole check here, which begins with the first step.

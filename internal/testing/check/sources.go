@@ -33,6 +33,15 @@ func listSources() *sources {
 	return s
 }
 
+// readCommit returns the id of the commit that is checked out, or "" without git.
+func readCommit() string {
+	out, err := exec.Command("git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
 // hashFolders returns a hash of the files in these folders, and of those that decide about all steps; "" without
 // git. It reads each folder once.
 func (s *sources) hashFolders(folders []string) string {
