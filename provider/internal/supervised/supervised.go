@@ -281,9 +281,10 @@ func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 		return rec, nil
 	}
 	if isLive(st.State) && !p.dir.Alive(id) {
-		// The supervisor may have ended properly between reading the record and checking the lock.
+		// Between reading the record and checking the lock, the supervisor may have ended properly, or a
+		// removal may have begun and ended it.
 		again, err := p.dir.Read(id)
-		if err == nil && isLive(again.Status.State) && again.Supervisor == rec.Supervisor {
+		if err == nil && again.Removing == nil && isLive(again.Status.State) && again.Supervisor == rec.Supervisor {
 			st.State, st.Ready, st.Reason = atoll.StateFailed, false, describeDeath(rec)
 			return rec, nil
 		}
