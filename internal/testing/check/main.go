@@ -241,8 +241,9 @@ func (c *check) hashStep(s *step) string {
 }
 
 // orderSteps puts the steps of the core first, then those that have never passed here, then those whose
-// files changed since, then the others, and of each kind those first that passed longest ago. If there is time for all, the longest of those after
-// the core come first, so that all end together; but before them those that the last check left out.
+// files changed since, then the others, and of each kind those first that passed longest ago. If there is
+// time for all, those come after the core that the last check left out, then the longest, so that all end
+// together.
 func (c *check) orderSteps(selected []step) []step {
 	rank := func(s *step) (int, int64) {
 		last := c.record.passes[s.name]
@@ -269,9 +270,11 @@ func (c *check) orderSteps(selected []step) []step {
 			rest = rest[1:]
 		}
 		slices.SortStableFunc(rest, func(a, b step) int {
-			leftA, leftB := c.wasLeftOut(&a), c.wasLeftOut(&b)
-			if leftA != leftB {
-				return map[bool]int{true: -1, false: 1}[leftA]
+			if left := c.wasLeftOut(&a); left != c.wasLeftOut(&b) {
+				if left {
+					return -1
+				}
+				return 1
 			}
 			return cmp.Compare(c.estimateTime(&b), c.estimateTime(&a))
 		})
