@@ -64,7 +64,7 @@ func (s *Store) GetBy(ctx context.Context, policy atoll.PullPolicy, ref string, 
 			}
 		}
 		if policy == atoll.PullNever {
-			return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and the pull policy is never", s.dir)
+			return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and the pull policy is never: atoll pull fetches it", s.dir)
 		}
 	}
 	j, err := s.joinJob(r)

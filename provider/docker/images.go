@@ -43,7 +43,7 @@ func (p *Provider) ensureImage(ctx context.Context, spec *atoll.Spec, progress f
 	}
 	missing, renew := err != nil, spec.Pull == atoll.PullAlways && !isLocal(full) && !strings.Contains(full, "@")
 	if missing && spec.Pull == atoll.PullNever {
-		return nil, atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, and the pull policy is never", full)
+		return nil, atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, and the pull policy is never: atoll pull fetches it", full)
 	}
 	if missing || renew {
 		if err := p.fetchImage(ctx, full, spec.Pull, progress); err != nil {

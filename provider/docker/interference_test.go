@@ -155,6 +155,35 @@ func TestPullRetry(t *testing.T) {
 	}
 }
 
+// An image that the engine had already does not become Atoll's by a pull that finds the same one. A newer one does.
+func TestPullOfAnImageOfOthers(t *testing.T) {
+	p := openForTest(t)
+	reg := serveRegistry(t)
+	ref := reg.Push("theirs:1", testimage.Tiny(t, "text"))
+	pulled, err := engineClient(t).ImagePull(t.Context(), ref, client.ImagePullOptions{})
+	if err == nil {
+		err = pulled.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		text string
+		ours int
+	}{{"text", 0}, {"newer", 1}} {
+		reg.Push("theirs:1", testimage.Tiny(t, tt.text))
+		if err := p.Prepare(t.Context(), &atoll.Spec{Image: ref, Pull: atoll.PullAlways}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := p.Images(t.Context()); err != nil || len(all) != tt.ours {
+			t.Errorf("after a pull of %s: %+v, %v; want %d images", tt.text, all, err, tt.ours)
+		}
+	}
+	if pruned, err := p.PruneImages(t.Context(), atoll.PruneOptions{All: true}); err != nil || len(pruned.Images) != 1 {
+		t.Errorf("PruneImages: %+v, %v; want the newer image pruned", pruned, err)
+	}
+}
+
 // PruneImages skips an image that a container of somebody else uses, and does not fail.
 func TestPruneKeepsImagesInUse(t *testing.T) {
 	p := openForTest(t)

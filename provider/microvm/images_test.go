@@ -41,7 +41,7 @@ func ownStore(t testing.TB) *bundle.Store {
 	if err := linkTree(testenv.BundleStore(t), filepath.Join(dir, "bundles")); err != nil {
 		t.Fatal(err)
 	}
-	store, err := bundle.Open(filepath.Join(dir, "bundles"), bundle.Options{Guest: testenv.Guest, Tree: trees(filepath.Join(dir, "images"))})
+	store, err := bundle.Open(filepath.Join(dir, "bundles"), bundle.Options{Guest: testenv.Guest, Tree: treeOpener(filepath.Join(dir, "images"))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func linkTree(from, to string) error {
 	})
 }
 
-// trees unpacks images in a directory.
-func trees(dir string) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*bundle.Tree, error) {
+// treeOpener returns a function that unpacks images in a directory.
+func treeOpener(dir string) func(context.Context, string, atoll.PullPolicy, func(atoll.Progress)) (*bundle.Tree, error) {
 	return func(ctx context.Context, ref string, policy atoll.PullPolicy, progress func(atoll.Progress)) (*bundle.Tree, error) {
 		store, err := image.Open(dir, image.Options{})
 		if err != nil {
