@@ -225,6 +225,27 @@ func TestEstimate(t *testing.T) {
 	if got := c.estimateTime(s); got != 2*time.Minute {
 		t.Errorf("by the record %v, want 2m", got)
 	}
+	c.record.passes["s"] = pass{Seconds: 60, Slowness: 2.5}
+	if got := c.estimateTime(s); got != time.Minute {
+		t.Errorf("by the record of a machine about as slow %v, want 1m", got)
+	}
+}
+
+// If steps take longer than estimated, no step begins that would then end after the budget.
+func TestPace(t *testing.T) {
+	c, _ := fakeCheck(t, time.Hour, 1)
+	s := &step{name: "s", minutes: 50}
+	if why := c.refuseStep(t.Context(), s); why != "" {
+		t.Errorf("refused: %s", why)
+	}
+	c.notePace(10*time.Minute, 9*time.Minute)
+	if got := c.measurePace(); got != 1 {
+		t.Errorf("the pace of fast steps is %g, want 1", got)
+	}
+	c.notePace(10*time.Minute, 17*time.Minute)
+	if why := c.refuseStep(t.Context(), s); c.measurePace() != 1.3 || !strings.Contains(why, "about 65 minutes") {
+		t.Errorf("pace %g: %q, want that the step takes 65 minutes", c.measurePace(), why)
+	}
 }
 
 // Steps that have never passed come first, then those that have not passed with their present files, then the others by age.

@@ -131,7 +131,9 @@ type check struct {
 	whole    bool   // all steps are asked for, not some by name
 	promises string // the file to write the table of promises to, if any
 
-	slowness float64
+	slowness         float64
+	estimated, taken time.Duration // of the steps of this run that have passed
+
 	builder  *builder
 	record   *record
 	packages map[string]*catalogue // by the directory of their module
@@ -363,18 +365,40 @@ func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, le
 
 // recordPass notes the pass of a step.
 func (c *check) recordPass(o outcome) {
+	c.notePace(c.estimateTime(o.step), o.took)
 	p := pass{Files: c.hashStep(o.step), Time: time.Now(), Seconds: o.took.Seconds(), Slowness: c.slowness}
 	if err := c.record.addPass(o.step.name, p); err != nil {
 		c.printLine("%s: the check could not note its pass: %v", o.step.name, err)
 	}
 }
 
+// sameMachine is the largest ratio of two measurements of slowness on one machine.
+const sameMachine = 1.5
+
 // estimateTime returns the time that a step will take, from its last pass here or from the table.
 func (c *check) estimateTime(s *step) time.Duration {
 	if last, ok := c.record.passes[s.name]; ok && last.Slowness > 0 {
-		return time.Duration(last.Seconds * c.slowness / last.Slowness * float64(time.Second))
+		ratio := c.slowness / last.Slowness
+		if ratio < sameMachine && ratio > 1/sameMachine {
+			ratio = 1
+		}
+		return time.Duration(last.Seconds * ratio * float64(time.Second))
 	}
 	return time.Duration(s.minutes * c.slowness * float64(time.Minute))
+}
+
+// notePace notes how long a step took that has passed, beside its estimate.
+func (c *check) notePace(estimate, took time.Duration) {
+	c.estimated += estimate
+	c.taken += took
+}
+
+// measurePace returns by how much longer than estimated the steps of this run take: at least 1.
+func (c *check) measurePace() float64 {
+	if c.estimated < time.Minute {
+		return 1
+	}
+	return max(1, float64(c.taken)/float64(c.estimated))
 }
 
 // refuseStep returns a reason not to begin a step: the time is used up, or the step would end after
@@ -388,7 +412,7 @@ func (c *check) refuseStep(ctx context.Context, s *step) string {
 		return ""
 	}
 	limit := c.begin.Add(c.budget + min(c.builder.timeSpent(), c.budget/2))
-	need := c.estimateTime(s)
+	need := time.Duration(float64(c.estimateTime(s)) * c.measurePace())
 	switch {
 	case time.Now().After(limit):
 		return fmt.Sprintf("the %.0f minutes of CHECK_MINUTES are used up", c.budget.Minutes())
