@@ -84,14 +84,14 @@ const (
 
 // FileInfo describes a file.
 type FileInfo struct {
-	Name     string    `json:"name"` // base name
-	Path     string    `json:"path"` // absolute, inside the sandbox
-	Type     FileType  `json:"type"`
-	Size     int64     `json:"size"` // in bytes; regular files only
-	Mode     uint32    `json:"mode"` // permission bits, 0..07777
-	UID      int       `json:"uid"`
-	GID      int       `json:"gid"`
-	Modified time.Time `json:"modified"`
+	Name     string    `json:"name"`             // base name
+	Path     string    `json:"path"`             // absolute, inside the sandbox
+	Type     FileType  `json:"type"`             // whether it is a file, a directory or another thing
+	Size     int64     `json:"size"`             // in bytes; regular files only
+	Mode     uint32    `json:"mode"`             // permission bits, 0..07777
+	UID      int       `json:"uid"`              // number of its user
+	GID      int       `json:"gid"`              // number of its group
+	Modified time.Time `json:"modified"`         // the last change of the content
 	Changed  time.Time `json:"changed,omitzero"` // when the content, mode, owner or name changed; zero if unknown
 	Inode    uint64    `json:"inode,omitempty"`  // number of the file on its file system; 0 if unknown or not permanent
 	Target   string    `json:"target,omitempty"` // of a symbolic link
@@ -99,7 +99,7 @@ type FileInfo struct {
 
 // FileEvent is one change seen by FS.Watch.
 type FileEvent struct {
-	Type FileEventType `json:"type"`
+	Type FileEventType `json:"type"`           // kind of change
 	Path string        `json:"path,omitempty"` // absolute
 }
 
@@ -222,7 +222,7 @@ type FileChange struct {
 	Size  *int64     `json:"size,omitempty"`  // of a regular file; new bytes are zero
 	Mode  *uint32    `json:"mode,omitempty"`  // permission bits
 	Times *FileTimes `json:"times,omitempty"` // precise to a microsecond at least
-	Owner *FileOwner `json:"owner,omitempty"`
+	Owner *FileOwner `json:"owner,omitempty"` // the new owner
 	// NoFollow changes a link itself instead of its target. A link has no size and no mode to
 	// change.
 	NoFollow bool `json:"no_follow,omitempty"`
@@ -230,14 +230,14 @@ type FileChange struct {
 
 // FileTimes are the times of a file.
 type FileTimes struct {
-	Accessed time.Time `json:"accessed"`
-	Modified time.Time `json:"modified"`
+	Accessed time.Time `json:"accessed"` // the last access
+	Modified time.Time `json:"modified"` // the last change of the content
 }
 
 // FileOwner is the owner of a file.
 type FileOwner struct {
-	UID int `json:"uid"`
-	GID int `json:"gid"`
+	UID int `json:"uid"` // number of the user
+	GID int `json:"gid"` // number of the group
 }
 
 // A File is an open regular file. It stays the same file if another file takes its name, and if it
@@ -262,8 +262,8 @@ type File interface {
 
 // Space is the space of a file system.
 type Space struct {
-	Total     Bytes `json:"total"`
-	Free      Bytes `json:"free"`
+	Total     Bytes `json:"total"`      // size of the file system
+	Free      Bytes `json:"free"`       // bytes that the user can still write
 	Available Bytes `json:"available"`  // to users other than root
 	Files     int64 `json:"files"`      // the most files; 0 if the file system has no such limit
 	FilesFree int64 `json:"files_free"` // how many more files fit

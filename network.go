@@ -38,8 +38,8 @@ type Network struct {
 
 // A Port is a declared TCP port of a sandbox. Dial reaches every TCP port, declared or not.
 type Port struct {
-	Name string `json:"name,omitempty"`
-	Port int    `json:"port"` // 1..65535
+	Name string `json:"name,omitempty"` // for people
+	Port int    `json:"port"`           // 1..65535
 	// Publish makes the port reachable on 127.0.0.1 of the backend's machine, and on no other
 	// address, for clients that cannot use Dial. The sandbox needs a network.
 	Publish bool `json:"publish,omitempty"`
@@ -143,9 +143,9 @@ type Refusal struct {
 	Port     int       `json:"port,omitempty"`    // 0 if the name was refused
 	Protocol string    `json:"protocol"`          // "tcp", "udp", or "dns" if the name was refused
 	Reason   string    `json:"reason"`            // a phrase, with the way to allow it if there is one
-	Count    int64     `json:"count"`
-	First    time.Time `json:"first"`
-	Last     time.Time `json:"last"`
+	Count    int64     `json:"count"`             // how often
+	First    time.Time `json:"first"`             // when it was refused for the first time
+	Last     time.Time `json:"last"`              // when it was refused for the last time
 }
 
 // Target returns the name or else the address, with the port if there is one, and "/udp" after a port

@@ -46,10 +46,14 @@ type Prober interface {
 
 // A Probe is the result of a check of a provider.
 type Probe struct {
-	OK     bool     `json:"ok"`
+	OK     bool     `json:"ok"`               // the provider works
 	Reason string   `json:"reason,omitempty"` // why the provider does not work
 	Fix    string   `json:"fix,omitempty"`    // how to fix it, as a command if possible
 	Notes  []string `json:"notes,omitempty"`  // limitations on this machine, with their reasons
+
+	// Packages are the Debian packages that this machine lacks: those that Fix names, and those that a first
+	// sandbox needs.
+	Packages []string `json:"packages,omitempty"`
 }
 
 // ProbeProvider checks whether p works on this machine. It reports a Provider that is not a
@@ -123,7 +127,7 @@ type ProjectLister interface {
 
 // A Project describes the resources that a provider has for one project.
 type Project struct {
-	Name     string `json:"name"`
+	Name     string `json:"name"`     // as sandboxes name it
 	Provider string `json:"provider"` // the provider that has the resources
 	// Machine is the state of the project's machine, "" if there is none.
 	Machine   State `json:"machine,omitempty"`
@@ -153,13 +157,13 @@ type VolumeStore interface {
 
 // A Volume is a directory that outlives sandboxes.
 type Volume struct {
-	Name     string    `json:"name"` // "data-" and the id for a sandbox's data volume, CacheVolume for the project's cache
-	Project  string    `json:"project"`
+	Name     string    `json:"name"`              // "data-" and the id for a sandbox's data volume, CacheVolume for the project's cache
+	Project  string    `json:"project"`           // the project that it belongs to
 	Provider string    `json:"provider"`          // the provider that stores it
 	Sandbox  string    `json:"sandbox,omitempty"` // the id of the sandbox, for a data volume
 	Cache    bool      `json:"cache,omitempty"`   // the volume is the cache of its project
 	InUse    bool      `json:"in_use"`            // a sandbox mounts it
-	Created  time.Time `json:"created"`
+	Created  time.Time `json:"created"`           // when it was created
 }
 
 // Volumes lists the volumes of a project, or of all projects if project is "".
@@ -186,8 +190,8 @@ type Image struct {
 	Platform string    `json:"platform,omitempty"` // "linux/amd64"
 	Size     Bytes     `json:"size"`               // of its files
 	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was created from it
-	Fetched  time.Time `json:"fetched"`
-	Used     time.Time `json:"used"` // last request for it, or last start of a sandbox from it
+	Fetched  time.Time `json:"fetched"`            // when it was pulled
+	Used     time.Time `json:"used"`               // last request for it, or last start of a sandbox from it
 }
 
 // PruneOptions select which unused images PruneImages deletes. The zero value selects images
@@ -335,13 +339,13 @@ type SnapshotStore interface {
 // has the files of that moment. Processes that Exec started, and their descendants, end during
 // the restore if the backend cannot reconnect them (gVisor).
 type Snapshot struct {
-	ID       string    `json:"id"`
+	ID       string    `json:"id"`       // with which a Spec names it
 	Provider string    `json:"provider"` // the provider that stores it
 	Sandbox  string    `json:"sandbox"`  // the id of the sandbox
 	Spec     Spec      `json:"spec"`     // of the sandbox
 	Version  string    `json:"version"`  // the backend version that can restore it
 	Size     Bytes     `json:"size"`     // on disk
-	Created  time.Time `json:"created"`
+	Created  time.Time `json:"created"`  // when it was taken
 }
 
 // Snapshots lists the snapshots that p stores.

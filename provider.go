@@ -49,7 +49,7 @@ type Info struct {
 	Name      string    `json:"name"`              // "gvisor", "docker", ...
 	Isolation Isolation `json:"isolation"`         // the boundary between a sandbox and its host
 	Version   string    `json:"version,omitempty"` // of the backend
-	Caps      Caps      `json:"caps"`
+	Caps      Caps      `json:"caps"`              // what its sandboxes can do
 }
 
 // Isolation is the kind of boundary between a sandbox and its host.
@@ -105,13 +105,13 @@ type Caps struct {
 	ProcessLimit bool       `json:"process_limit"`  // Resources.Processes
 	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
 	NetworkNone  bool       `json:"network_none"`   // the provider enforces the absence of a network
-	NetworkOn    bool       `json:"network_on"`
-	Egress       bool       `json:"egress"`        // NetworkEgress
-	NetworkNamed bool       `json:"network_named"` // networks of the backend
-	Refusals     bool       `json:"refusals"`      // Refuser
-	Publish      bool       `json:"publish"`       // Port.Publish
-	Cache        bool       `json:"cache"`         // Spec.Cache
-	GPU          bool       `json:"gpu"`           // Resources.GPUs, if the machine has GPUs
+	NetworkOn    bool       `json:"network_on"`     // a network without restrictions
+	Egress       bool       `json:"egress"`         // NetworkEgress
+	NetworkNamed bool       `json:"network_named"`  // networks of the backend
+	Refusals     bool       `json:"refusals"`       // Refuser
+	Publish      bool       `json:"publish"`        // Port.Publish
+	Cache        bool       `json:"cache"`          // Spec.Cache
+	GPU          bool       `json:"gpu"`            // Resources.GPUs, if the machine has GPUs
 }
 
 // State is the state of a sandbox. The transitions are:
@@ -135,20 +135,20 @@ const (
 
 // Status describes a sandbox at one moment. It is pure data.
 type Status struct {
-	ID       string    `json:"id"`
-	Provider string    `json:"provider"`
-	Spec     Spec      `json:"spec"` // as requested, with defaults filled in
-	State    State     `json:"state"`
+	ID       string    `json:"id"`                // 32 hexadecimal digits
+	Provider string    `json:"provider"`          // the provider that has it
+	Spec     Spec      `json:"spec"`              // as requested, with defaults filled in
+	State    State     `json:"state"`             // state at that moment
 	Reason   string    `json:"reason,omitempty"`  // one sentence: why the sandbox failed or stopped
 	Exit     *Exit     `json:"exit,omitempty"`    // of the main process
 	Ready    bool      `json:"ready"`             // the sandbox runs and responds
 	Address  string    `json:"address,omitempty"` // the published base URL of AgentPort: "http://127.0.0.1:49153"; empty if not published
 	Image    string    `json:"image,omitempty"`   // the image in use, with its digest unless it came from a path
-	Created  time.Time `json:"created"`
-	Started  time.Time `json:"started,omitzero"`
-	Stopped  time.Time `json:"stopped,omitzero"`
-	Expires  time.Time `json:"expires,omitzero"` // the end of Spec.TTL, or the expiry that Extend set
-	Caps     Caps      `json:"caps"`             // of this sandbox; the members of a Combiner differ
+	Created  time.Time `json:"created"`           // when it was created
+	Started  time.Time `json:"started,omitzero"`  // when it was last started
+	Stopped  time.Time `json:"stopped,omitzero"`  // when it stopped
+	Expires  time.Time `json:"expires,omitzero"`  // the end of Spec.TTL, or the expiry that Extend set
+	Caps     Caps      `json:"caps"`              // of this sandbox; the members of a Combiner differ
 
 	// Ports lists the published ports, sorted by number. It is empty unless the sandbox runs.
 	Ports []PublishedPort `json:"ports,omitempty"`
@@ -179,9 +179,9 @@ func (f Filter) Match(st Status) bool {
 
 // An Event is one element of Provider.Watch.
 type Event struct {
-	Type   EventType `json:"type"`
+	Type   EventType `json:"type"`            // kind of event
 	Status Status    `json:"status,omitzero"` // for EventState
-	Time   time.Time `json:"time"`
+	Time   time.Time `json:"time"`            // when it happened
 }
 
 // EventType is the type of an Event.
@@ -270,4 +270,42 @@ func findByName(ctx context.Context, p Provider, project, ref string) (Sandbox, 
 		return nil, E("get", ref, ErrNotFound, nil)
 	}
 	return p.Get(ctx, all[0].ID)
+}
+
+// A ProviderLayer is the base of a layer, which embeds it and overrides the methods that it
+// changes. ProviderLayer forwards all methods of Provider, and lets As find the optional
+// abilities of the wrapped provider. Sandboxes that the layer returns should embed SandboxLayer.
+type ProviderLayer struct{ Provider }
+
+// Unwrap returns the wrapped provider.
+func (l ProviderLayer) Unwrap() Provider { return l.Provider }
+
+// A SandboxLayer is the base of a layer around a Sandbox; see ProviderLayer.
+type SandboxLayer struct{ Sandbox }
+
+// Unwrap returns the wrapped sandbox.
+func (l SandboxLayer) Unwrap() Sandbox { return l.Sandbox }
+
+// A ProcessLayer is the base of a layer around a Process; see ProviderLayer.
+type ProcessLayer struct{ Process }
+
+// Unwrap returns the wrapped process.
+func (l ProcessLayer) Unwrap() Process { return l.Process }
+
+// As finds the optional ability T of a Provider, Sandbox or Process. It returns the outermost
+// value that implements T among x and the values that x wraps. A layer that must see the calls of
+// an ability implements that ability. X is one of the three interfaces, not the type of an
+// implementation.
+func As[T, X any](x X) (T, bool) {
+	for {
+		if t, ok := any(x).(T); ok {
+			return t, true
+		}
+		layer, ok := any(x).(interface{ Unwrap() X })
+		if !ok {
+			var none T
+			return none, false
+		}
+		x = layer.Unwrap()
+	}
 }

@@ -279,9 +279,9 @@ type Code struct {
 	Code string `json:"code"`
 	// Env, Dir, User and Timeout have the same meaning as in Command.
 	Env     []string `json:"env,omitempty"`
-	Dir     string   `json:"dir,omitempty"`
-	User    string   `json:"user,omitempty"`
-	Timeout Duration `json:"timeout,omitzero"`
+	Dir     string   `json:"dir,omitempty"`    // working directory, as in Command
+	User    string   `json:"user,omitempty"`   // user, as in Command
+	Timeout Duration `json:"timeout,omitzero"` // time limit, as in Command
 }
 
 // MaxCode is the maximum length of Code.Code in bytes.

@@ -238,17 +238,17 @@ const MaxAttachmentName = 64
 
 // ProcessStatus describes a process at one moment. It is pure data.
 type ProcessStatus struct {
-	ID      string       `json:"id"`
-	Args    []string     `json:"args"`
-	Dir     string       `json:"dir,omitempty"`
-	User    string       `json:"user,omitempty"`
-	TTY     bool         `json:"tty,omitempty"`
-	PID     int          `json:"pid,omitempty"` // inside the sandbox; 0 if unknown
-	Started time.Time    `json:"started"`
+	ID      string       `json:"id"`              // unique within the sandbox; "main" is its own command
+	Args    []string     `json:"args"`            // the program and its arguments
+	Dir     string       `json:"dir,omitempty"`   // the working directory
+	User    string       `json:"user,omitempty"`  // the user that it runs as
+	TTY     bool         `json:"tty,omitempty"`   // it has a terminal
+	PID     int          `json:"pid,omitempty"`   // inside the sandbox; 0 if unknown
+	Started time.Time    `json:"started"`         // when it was started
 	Exit    *Exit        `json:"exit,omitempty"`  // nil while the process runs
 	Stdin   int64        `json:"stdin,omitempty"` // bytes of input passed to the process, if known
-	Stdout  StreamStatus `json:"stdout"`
-	Stderr  StreamStatus `json:"stderr"`
+	Stdout  StreamStatus `json:"stdout"`          // the output that the sandbox retains
+	Stderr  StreamStatus `json:"stderr"`          // the same of stderr
 }
 
 // StreamStatus describes the output of a stream in bytes.
@@ -262,8 +262,8 @@ type Exit struct {
 	// Code is the exit code; 128 plus the number of the signal that killed the process; 124 if
 	// TimedOut.
 	Code     int    `json:"code"`
-	Signal   Signal `json:"signal,omitzero"` // 0 if no signal killed the process, or without Caps.ExitSignal
-	TimedOut bool   `json:"timed_out,omitempty"`
+	Signal   Signal `json:"signal,omitzero"`     // 0 if no signal killed the process, or without Caps.ExitSignal
+	TimedOut bool   `json:"timed_out,omitempty"` // the time limit ended it
 	// Reason is one sentence that explains an unusual exit, such as "out of memory".
 	Reason string `json:"reason,omitempty"`
 	// Duration is the time from the start to the exit.

@@ -78,11 +78,11 @@ type Spec struct {
 	// ATOLL_WORKSPACE_COMMIT describe it.
 	Workspace WorkspaceRef `json:"workspace,omitzero"`
 
-	Mounts       []Mount   `json:"mounts,omitempty"`
-	Resources    Resources `json:"resources,omitzero"`
-	Network      Network   `json:"network,omitzero"`
-	Ports        []Port    `json:"ports,omitempty"`
-	ReadOnlyRoot bool      `json:"read_only_root,omitempty"`
+	Mounts       []Mount   `json:"mounts,omitempty"`         // directories, volumes and temporary file systems inside
+	Resources    Resources `json:"resources,omitzero"`       // limits of memory, CPUs, processes and disk
+	Network      Network   `json:"network,omitzero"`         // hosts that the sandbox can reach
+	Ports        []Port    `json:"ports,omitempty"`          // ports that others can reach
+	ReadOnlyRoot bool      `json:"read_only_root,omitempty"` // only the work directory and mounts can be written to
 
 	// Cache redirects the cache directories in the home directory of User to the project's cache
 	// volume; see CacheDirs. Sandboxes of the project with Cache and the same user share these
@@ -161,8 +161,8 @@ func (p PullPolicy) Valid() bool { return p == PullMissing || p == PullAlways ||
 
 // A Size is the size of a terminal in character cells.
 type Size struct {
-	Rows uint16 `json:"rows"`
-	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"` // number of lines
+	Cols uint16 `json:"cols"` // number of characters of a line
 }
 
 // MountType is the type of a Mount.
@@ -179,11 +179,11 @@ const (
 
 // A Mount adds a directory or a file to a sandbox's file system.
 type Mount struct {
-	Type     MountType `json:"type"`
-	Source   string    `json:"source,omitempty"` // bind: absolute path; volume: its name; tmpfs: empty
-	Target   string    `json:"target"`           // absolute path in the sandbox
-	ReadOnly bool      `json:"read_only,omitempty"`
-	Size     Bytes     `json:"size,omitzero"` // tmpfs only; 0 means 64 MiB
+	Type     MountType `json:"type"`                // kind of mount
+	Source   string    `json:"source,omitempty"`    // bind: absolute path; volume: its name; tmpfs: empty
+	Target   string    `json:"target"`              // absolute path in the sandbox
+	ReadOnly bool      `json:"read_only,omitempty"` // the sandbox cannot change it
+	Size     Bytes     `json:"size,omitzero"`       // tmpfs only; 0 means 64 MiB
 }
 
 // Resources are the limits of a sandbox, and its GPUs. The zero value of a limit means the

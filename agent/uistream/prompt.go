@@ -10,9 +10,9 @@ import (
 // A Message is a message of a chat client (UIMessage). Only the fields that a prompt needs are
 // decoded; the others are ignored, unlike unknown fields elsewhere, since they belong to the client.
 type Message struct {
-	ID    string `json:"id,omitempty"`
-	Role  string `json:"role"` // "user", "assistant" or "system"
-	Parts []Part `json:"parts"`
+	ID    string `json:"id,omitempty"` // unique within the chat
+	Role  string `json:"role"`         // "user", "assistant" or "system"
+	Parts []Part `json:"parts"`        // the content
 }
 
 // A Part is a part of a Message.

@@ -103,36 +103,37 @@ type routeCase struct {
 
 // routeCases are the routes without an {id}. The test fails for routes that are missing here.
 var routeCases = map[string]routeCase{
-	"health": {status: 200}, "ready": {status: 200}, "apiHealth": {status: 200}, "info": {status: 200}, "listProviders": {status: 200}, "probe": {status: 200},
-	"listProjects": {status: 200}, "pools": {status: 200}, "list": {status: 200}, "listVolumes": {status: 200}, "listWorkspaces": {status: 200},
-	"listSessions": {status: 200}, "listSnapshots": {status: 501}, "watch": {status: 200, stays: true},
-	"resolve":         {query: "name=" + mark + "&project=theirs", status: 403},
-	"removeProject":   {status: 403},
-	"create":          {body: `{"project":"theirs"}`, status: 403},
-	"reserve":         {body: `{"project":"theirs"}`, status: 403},
-	"prepare":         {body: `{"project":"theirs"}`, status: 200}, // the error is in an event
-	"removeVolume":    {query: "project=theirs", status: 403},
-	"addWorkspace":    {body: `{"project":"theirs","name":"x","source":"/etc"}`, status: 200}, // the error is in an event
-	"updateWorkspace": {query: "project=theirs", status: 200},                                 // the error is in an event
-	"removeWorkspace": {query: "project=theirs", status: 403},
-	"openSession":     {body: `{"project":"theirs","scope":{"kind":"session","id":"s1"}}`, status: 403},
-	"closeSession":    {query: "project=theirs", status: 403},
-	"endScope":        {query: "project=theirs", status: 403},
-	"removeSnapshot":  {status: 501}, // mock has no snapshots
-	"listImages":      {status: 403}, "removeImage": {query: "ref=x", status: 403}, "pruneImages": {body: "{}", status: 403}, "resolveImage": {status: 403},
-	"reconcile": {body: "{}", status: 403},
-	"listKeys":  {status: 403}, "createKey": {body: `{"name":"x","role":"admin"}`, status: 403}, "rotateKey": {body: "{}", status: 403}, "revokeKey": {status: 403},
-	"audit":     {status: 403},
-	"listTools": {status: 501}, "callTool": {body: "{}", status: 501}, // tools use the same provider
+	"getHealth": {status: 200}, "getReadiness": {status: 200}, "getAPIHealth": {status: 200}, "getServerInfo": {status: 200}, "listProviders": {status: 200}, "probeServer": {status: 200},
+	"listProjects": {status: 200}, "listPools": {status: 200}, "listSandboxes": {status: 200}, "listVolumes": {status: 200}, "listWorkspaces": {status: 200},
+	"listSessions": {status: 200}, "listSnapshots": {status: 501}, "watchSandboxes": {status: 200, stays: true},
+	"resolveSandbox":       {query: "name=" + mark + "&project=theirs", status: 403},
+	"removeProject":        {status: 403},
+	"createSandbox":        {body: `{"project":"theirs"}`, status: 403},
+	"reservePooledSandbox": {body: `{"project":"theirs"}`, status: 403},
+	"prepareImage":         {body: `{"project":"theirs"}`, status: 200}, // the error is in an event
+	"removeVolume":         {query: "project=theirs", status: 403},
+	"addWorkspace":         {body: `{"project":"theirs","name":"x","source":"/etc"}`, status: 200}, // the error is in an event
+	"updateWorkspace":      {query: "project=theirs", status: 200},                                 // the error is in an event
+	"removeWorkspace":      {query: "project=theirs", status: 403},
+	"openSession":          {body: `{"project":"theirs","scope":{"kind":"session","id":"s1"}}`, status: 403},
+	"closeSession":         {query: "project=theirs", status: 403},
+	"endScope":             {query: "project=theirs", status: 403},
+	"removeSnapshot":       {status: 501}, // mock has no snapshots
+	"listImages":           {status: 403}, "removeImage": {query: "ref=x", status: 403}, "pruneImages": {body: "{}", status: 403}, "resolveImage": {status: 403},
+	"reconcileSandboxes": {body: "{}", status: 403},
+	"listKeys":           {status: 403}, "createKey": {body: `{"name":"x","role":"admin"}`, status: 403}, "rotateKey": {body: "{}", status: 403}, "revokeKey": {status: 403},
+	"listAuditEvents": {status: 403},
+	"listTools":       {status: 501}, "callTool": {body: "{}", status: 501}, // tools use the same provider
 }
 
 // bodies and queries make valid requests for the routes with an {id}.
 var bodies = map[string]string{
-	"exec": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
-	"resizeProcess": `{"rows":20,"cols":80}`, "extend": `{"ttl":"1h"}`, "changeFile": `{"mode":420}`,
+	"execInSandbox":  `{"args":["echo","x"]}`,
+	"execWithEvents": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
+	"resizeProcess": `{"rows":20,"cols":80}`, "extendSandbox": `{"ttl":"1h"}`, "changeFile": `{"mode":420}`,
 }
 
-var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "linkFile": "from=" + mark + "&to=linked", "dial": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}
+var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "linkFile": "from=" + mark + "&to=linked", "dialPort": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}
 
 func TestRoutes(t *testing.T) {
 	w := newWalk(t)

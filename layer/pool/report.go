@@ -22,16 +22,16 @@ func ReportOf(ctx context.Context, p atoll.Provider) (Report, error) {
 // A Report has the state of pools, and their statistics since the program started.
 type Report struct {
 	Pools []Pool `json:"pools"` // by provider and name
-	Total Stats  `json:"total"`
+	Total Stats  `json:"total"` // of all pools
 	// Unmatched counts creations whose spec matched no pool.
 	Unmatched int64 `json:"unmatched"`
 }
 
 // A Pool is the state of warm sandboxes of one Spec.
 type Pool struct {
-	Name     string     `json:"name"`
-	Provider string     `json:"provider"`
-	Spec     atoll.Spec `json:"spec"`
+	Name     string     `json:"name"`              // as in the configuration
+	Provider string     `json:"provider"`          // the provider of its sandboxes
+	Spec     atoll.Spec `json:"spec"`              // spec of its sandboxes
 	Min      int        `json:"min"`               // the desired number of warm sandboxes
 	Warm     int        `json:"warm"`              // the number of warm sandboxes
 	Booting  int        `json:"booting"`           // the number of sandboxes in creation

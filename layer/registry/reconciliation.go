@@ -40,13 +40,13 @@ type Reconciliation struct {
 
 // A Finding is one difference between a record and its sandbox.
 type Finding struct {
-	ID      string `json:"id"`
-	Name    string `json:"name,omitempty"`
-	Project string `json:"project,omitempty"`
-	Found   Found  `json:"found"`
-	Done    Action `json:"done"`             // with DryRun: what Reconcile would do
-	Reason  string `json:"reason,omitempty"` // the cause of the finding, or why Reconcile did nothing
-	Failed  bool   `json:"failed,omitempty"` // the action failed, with the error in Reason
+	ID      string `json:"id"`                // of the sandbox
+	Name    string `json:"name,omitempty"`    // of the sandbox
+	Project string `json:"project,omitempty"` // of the sandbox
+	Found   Found  `json:"found"`             // the difference
+	Done    Action `json:"done"`              // with DryRun: what Reconcile would do
+	Reason  string `json:"reason,omitempty"`  // the cause of the finding, or why Reconcile did nothing
+	Failed  bool   `json:"failed,omitempty"`  // the action failed, with the error in Reason
 }
 
 // Found is the kind of a finding.

@@ -20,8 +20,8 @@ const (
 // A Scope is a run, or anything else with an ID, that a session belongs to and ends
 // with.
 type Scope struct {
-	Kind ScopeKind `json:"kind"`
-	ID   string    `json:"id"` // see ValidName
+	Kind ScopeKind `json:"kind"` // of the ID
+	ID   string    `json:"id"`   // see ValidName
 }
 
 // Key returns the name of the session in its project, such as

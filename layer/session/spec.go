@@ -19,7 +19,7 @@ const (
 // exist. It is pure data.
 type Spec struct {
 	Project string `json:"project,omitempty"` // DefaultProject if empty
-	Scope   Scope  `json:"scope"`
+	Scope   Scope  `json:"scope"`             // owner of the sandbox
 	// Workflow is the ID of a workflow run that ends the session, too, for example
 	// that of an agent with a session of its own. The first call that sets it
 	// decides, even if the session exists already.
@@ -75,19 +75,19 @@ const (
 
 // A Session binds a scope to a sandbox.
 type Session struct {
-	Key      string     `json:"key"` // Scope.Key, unique in the project
-	Project  string     `json:"project"`
-	Scope    Scope      `json:"scope"`
-	Workflow string     `json:"workflow,omitempty"`
-	State    State      `json:"state"`
-	Problem  string     `json:"problem,omitempty"` // why the last attempt to close it failed
-	Sandbox  string     `json:"sandbox"`           // the ID of the sandbox
-	Spec     atoll.Spec `json:"spec"`              // the spec of the sandbox
-	Created  time.Time  `json:"created"`           // the creation of the session
-	Opened   time.Time  `json:"opened"`            // the last OpenSession
-	Expires  time.Time  `json:"expires,omitzero"`  // when MaxLifetime ends the session
+	Key      string     `json:"key"`                // Scope.Key, unique in the project
+	Project  string     `json:"project"`            // the project of its sandbox
+	Scope    Scope      `json:"scope"`              // owner of the sandbox
+	Workflow string     `json:"workflow,omitempty"` // the workflow that ends the session
+	State    State      `json:"state"`              // whether it can be used
+	Problem  string     `json:"problem,omitempty"`  // why the last attempt to close it failed
+	Sandbox  string     `json:"sandbox"`            // the ID of the sandbox
+	Spec     atoll.Spec `json:"spec"`               // the spec of the sandbox
+	Created  time.Time  `json:"created"`            // the creation of the session
+	Opened   time.Time  `json:"opened"`             // the last OpenSession
+	Expires  time.Time  `json:"expires,omitzero"`   // when MaxLifetime ends the session
 
-	IdleTimeout atoll.Duration `json:"idle_timeout"`
+	IdleTimeout atoll.Duration `json:"idle_timeout"` // time without use after which it ends
 }
 
 // An Opening says how a session got its sandbox.
@@ -104,7 +104,7 @@ const (
 // An OpenResult is the result of Open.
 type OpenResult struct {
 	Session
-	Opening Opening `json:"opening"`
+	Opening Opening `json:"opening"` // how the sandbox came about
 	// Note describes what happened to the sandbox since the last caller used it; ""
 	// if nothing did.
 	Note string `json:"note,omitempty"`

@@ -93,19 +93,19 @@ const (
 
 // A Workspace is a directory or a repository that sandboxes of a project work on.
 type Workspace struct {
-	Project  string    `json:"project"`
-	Name     string    `json:"name"`
-	Type     Type      `json:"type"`
-	Source   string    `json:"source"`
-	Revision string    `json:"revision,omitempty"`
-	ReadOnly bool      `json:"read_only,omitempty"`
-	State    State     `json:"state"`
-	Commit   string    `json:"commit,omitempty"`   // the commit that new sandboxes get; only for TypeGit
-	Error    string    `json:"error,omitempty"`    // of the last failed clone or update
-	Progress string    `json:"progress,omitempty"` // of a clone or update
-	InUse    bool      `json:"in_use"`             // a sandbox with this workspace exists
-	Created  time.Time `json:"created"`
-	Updated  time.Time `json:"updated,omitzero"` // when Commit last changed
+	Project  string    `json:"project"`             // the project that it belongs to
+	Name     string    `json:"name"`                // unique within the project
+	Type     Type      `json:"type"`                // whether it is a directory or a clone
+	Source   string    `json:"source"`              // the directory on the server, or the URL of the repository
+	Revision string    `json:"revision,omitempty"`  // the branch, tag or commit of the clone
+	ReadOnly bool      `json:"read_only,omitempty"` // sandboxes cannot change it
+	State    State     `json:"state"`               // whether it can be used
+	Commit   string    `json:"commit,omitempty"`    // the commit that new sandboxes get; only for TypeGit
+	Error    string    `json:"error,omitempty"`     // of the last failed clone or update
+	Progress string    `json:"progress,omitempty"`  // of a clone or update
+	InUse    bool      `json:"in_use"`              // a sandbox with this workspace exists
+	Created  time.Time `json:"created"`             // when it was added
+	Updated  time.Time `json:"updated,omitzero"`    // when Commit last changed
 }
 
 // List lists the workspaces of a project, or of all projects if project is "".

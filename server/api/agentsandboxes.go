@@ -20,7 +20,7 @@ func agentSandboxRoutes(after, limit Param) []Route {
 	perPage := Param{Name: "per_page", Type: "integer", Doc: "files per page, 1 to 1000; default 100"}
 	recursive := Param{Name: "recursive", Type: "boolean", Doc: "include subdirectories; default true"}
 	claude := Route{
-		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRaw", Tag: "agents", Summary: "Send a prompt and stream the agent's output",
+		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRawPrompt", Tag: "agents", Summary: "Send a prompt and stream the agent's output",
 		Doc:  "Each event is one raw line of the agent's output; the last event is `[DONE]`. The prompt goes to the sandbox's conversation, or to a conversation with the id of the sandbox. `/sandboxes/{sandboxId}/claude` is an alias.",
 		Body: jsonOf[promptBody](), Reply: Content{Media: wire.MediaSSE}, serve: withConversations((*Handler).serveSendRaw),
 	}
@@ -68,30 +68,33 @@ func agentSandboxRoutes(after, limit Param) []Route {
 			Reply:  Content{Media: wire.MediaBytes}, serve: withConversations((*Handler).serveAgentFile),
 		},
 		{
-			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "Get all files as a tree",
+			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "getAgentFileTree", Tag: "agents", Summary: "Get all files as a tree",
 			Params: []Param{source, dir}, Reply: jsonOf[agent.File](), serve: withConversations((*Handler).serveAgentTree),
 		},
 	}
 }
 
+// An agentSandboxesReply lists the sandboxes of agents.
 type agentSandboxesReply struct {
-	Sandboxes []agent.Sandbox `json:"sandboxes"`
+	Sandboxes []agent.Sandbox `json:"sandboxes"` // newest first
 }
 
 // An agentSandboxBody describes the sandbox to create.
 type agentSandboxBody struct {
-	ID           string       `json:"id,omitempty"` // a UUID or a name; generated if empty
-	Agent        string       `json:"agent_id,omitempty"`
-	Organization string       `json:"organization,omitempty"`
-	Provider     providerName `json:"provider,omitempty"`
+	ID           string       `json:"id,omitempty"`           // a UUID or a name; generated if empty
+	Agent        string       `json:"agent_id,omitempty"`     // the name of the agent
+	Organization string       `json:"organization,omitempty"` // the organization of the user
+	Provider     providerName `json:"provider,omitempty"`     // the template of the agent, such as claude-code
 }
 
+// A restoreBody selects a version of files.
 type restoreBody struct {
-	Version int64 `json:"version,omitempty"`
+	Version int64 `json:"version,omitempty"` // the number of the version to restore
 }
 
+// A versionsReply lists versions of files.
 type versionsReply struct {
-	Versions []agent.SandboxVersion `json:"versions"`
+	Versions []agent.SandboxVersion `json:"versions"` // newest first
 }
 
 func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.Request) error {

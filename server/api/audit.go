@@ -17,7 +17,7 @@ type AuditLog interface {
 
 func auditRoutes() []Route {
 	return []Route{{
-		Method: "GET", Path: "/v1/audit", Name: "audit", Tag: "audit", Summary: "Read the audit log", Admin: true,
+		Method: "GET", Path: "/v1/audit", Name: "listAuditEvents", Tag: "audit", Summary: "Read the audit log", Admin: true,
 		Doc: "An event has the account, the operation, its object and its result. The reply has the newest events, or with `after` the events that follow that one, oldest first. Events of the last second may be missing.",
 		Params: []Param{
 			{Name: "project", Type: "string", Doc: "only events in this project"},

@@ -55,14 +55,14 @@ func (q *queryParams) getStream(fallback string) string {
 
 // A sendBody is the body of a request that sends a prompt: of a plain client, or of a chat client.
 type sendBody struct {
-	Prompt       string             `json:"prompt,omitempty"`
-	Agent        string             `json:"agent_id,omitempty"`
-	Organization string             `json:"organization,omitempty"`
-	Provider     providerName       `json:"provider,omitempty"`
-	Messages     []uistream.Message `json:"messages,omitempty"`  // in place of the prompt, which is the text of the last one
-	ID           string             `json:"id,omitempty"`        // of the chat: that of the conversation
-	Trigger      uistream.Trigger   `json:"trigger,omitempty"`   // submit-message
-	MessageID    string             `json:"messageId,omitempty"` // of a message to answer again
+	Prompt       string             `json:"prompt,omitempty"`       // the user's text
+	Agent        string             `json:"agent_id,omitempty"`     // the name of the agent
+	Organization string             `json:"organization,omitempty"` // the organization of the user
+	Provider     providerName       `json:"provider,omitempty"`     // the template of the agent, such as claude-code
+	Messages     []uistream.Message `json:"messages,omitempty"`     // in place of the prompt, which is the text of the last one
+	ID           string             `json:"id,omitempty"`           // of the chat: that of the conversation
+	Trigger      uistream.Trigger   `json:"trigger,omitempty"`      // submit-message
+	MessageID    string             `json:"messageId,omitempty"`    // of a message to answer again
 }
 
 // isChat reports whether the body is that of a chat client.

@@ -49,7 +49,7 @@ func conversationRoutes() []Route {
 	limit := Param{Name: "limit", Type: "integer", Doc: "the most items to return, up to 1000; default 100"}
 	return addBareRoutes([]Route{
 		{
-			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "send", Tag: "conversations", Summary: "Send a prompt and stream the agent's turn",
+			Method: "POST", Path: "/conversation/{conversationId}/sandbox/{sandboxId}", Name: "sendPrompt", Tag: "conversations", Summary: "Send a prompt and stream the agent's turn",
 			Doc: "The server creates the conversation and the sandbox if they do not exist; the client chooses their ids. The first event, `stream-start`, has both ids. " +
 				"The stream has the events of the AI SDK's language models (`LanguageModelV2StreamPart`); the last one is `finish`. The stream ends when the server has saved the agent's work. " +
 				"The turn continues if the client disconnects: `GET .../stream` with `Last-Event-ID` resumes the stream.\n\n" + chatDoc,
@@ -103,7 +103,7 @@ func addBareRoutes(lists ...[]Route) (all []Route) {
 	for _, list := range lists {
 		for _, r := range list {
 			bare := r
-			bare.Name, bare.Summary = r.Name+"Bare", r.Summary+" (alias of the path below "+apiPrefix+")"
+			bare.Name, bare.Alias = r.Name+"Bare", true
 			r.Path = apiPrefix + r.Path
 			all = append(all, r, bare)
 		}
@@ -111,20 +111,22 @@ func addBareRoutes(lists ...[]Route) (all []Route) {
 	return all
 }
 
+// A conversationsReply lists conversations.
 type conversationsReply struct {
-	Conversations []agent.Conversation `json:"conversations"`
+	Conversations []agent.Conversation `json:"conversations"` // newest first
 }
 
+// A messagesReply lists messages.
 type messagesReply struct {
-	Messages []*agent.Message `json:"messages"`
+	Messages []*agent.Message `json:"messages"` // oldest first
 }
 
 // A promptBody is the body of a request that sends a prompt. Only Prompt is required.
 type promptBody struct {
-	Prompt       string       `json:"prompt"`
-	Agent        string       `json:"agent_id,omitempty"`
-	Organization string       `json:"organization,omitempty"`
-	Provider     providerName `json:"provider,omitempty"`
+	Prompt       string       `json:"prompt"`                 // the user's text
+	Agent        string       `json:"agent_id,omitempty"`     // the name of the agent
+	Organization string       `json:"organization,omitempty"` // the organization of the user
+	Provider     providerName `json:"provider,omitempty"`     // the template of the agent, such as claude-code
 }
 
 // A providerName is the name of a template, or its number in the service that this API replaces.

@@ -18,13 +18,13 @@ func execRoutes() []Route {
 	const exec = "/v1/sandboxes/{id}/exec"
 	return []Route{
 		{
-			Method: "POST", Path: exec, Name: "exec", Tag: "processes", Summary: "Run a command and wait for it",
+			Method: "POST", Path: exec, Name: "execInSandbox", Tag: "processes", Summary: "Run a command and wait for it",
 			Doc: "The command is killed if the client disconnects. `stdout` and `stderr` have the first `limit` bytes of the output; " +
 				"output that is not UTF-8 is encoded as `base64`.",
 			Body: jsonOf[execRequest](), Reply: jsonOf[execReply](), serve: (*Handler).serveRun,
 		},
 		{
-			Method: "GET", Path: exec, Name: "execStream", Tag: "processes", Summary: "Start a command and stream its input and output over a WebSocket",
+			Method: "GET", Path: exec, Name: "streamExecInSandbox", Tag: "processes", Summary: "Start a command and stream its input and output over a WebSocket",
 			Doc: "The first message is `exec` with the command; the description of the API has the others. " +
 				"The process continues if the client disconnects.",
 			Status: http.StatusSwitchingProtocols, Stream: jsonOf[wire.Message](), serve: (*Handler).serveExec,
@@ -35,7 +35,7 @@ func execRoutes() []Route {
 // An execRequest is a Command with its complete input.
 type execRequest struct {
 	atoll.Command
-	Stdin         string      `json:"stdin,omitempty"`
+	Stdin         string      `json:"stdin,omitempty"`          // the complete input
 	StdinEncoding string      `json:"stdin_encoding,omitempty"` // "" or "utf-8" for text, or "base64"
 	Limit         atoll.Bytes `json:"limit,omitempty"`          // of each output; 0 means 1 MiB
 }
@@ -43,12 +43,12 @@ type execRequest struct {
 // An execReply is the exit and the output of a command.
 type execReply struct {
 	atoll.Exit
-	Stdout          string `json:"stdout"`
-	StdoutEncoding  string `json:"stdout_encoding"` // "utf-8" or "base64"
-	StdoutTruncated bool   `json:"stdout_truncated"`
-	Stderr          string `json:"stderr"`
-	StderrEncoding  string `json:"stderr_encoding"`
-	StderrTruncated bool   `json:"stderr_truncated"`
+	Stdout          string `json:"stdout"`           // the beginning of the output
+	StdoutEncoding  string `json:"stdout_encoding"`  // "utf-8" or "base64"
+	StdoutTruncated bool   `json:"stdout_truncated"` // there was more output than the limit
+	Stderr          string `json:"stderr"`           // the beginning of the errors
+	StderrEncoding  string `json:"stderr_encoding"`  // "utf-8" or "base64"
+	StderrTruncated bool   `json:"stderr_truncated"` // there were more errors than the limit
 }
 
 const (

@@ -37,7 +37,7 @@ func editRoutes(base string, path, mode Param) []Route {
 			Status: http.StatusNoContent, serve: (*Handler).serveLinkFile,
 		},
 		{
-			Method: "GET", Path: base + "/space", Name: "fileSpace", Tag: "files", Summary: "Get the space of a file system",
+			Method: "GET", Path: base + "/space", Name: "getFileSpace", Tag: "files", Summary: "Get the space of a file system",
 			Params: []Param{path}, Reply: jsonOf[atoll.Space](), serve: (*Handler).serveSpace,
 		},
 	}

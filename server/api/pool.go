@@ -11,13 +11,13 @@ import (
 func poolRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/pools", Name: "pools", Tag: "server", Summary: "Report on the pools of warm sandboxes",
+			Method: "GET", Path: "/v1/pools", Name: "listPools", Tag: "server", Summary: "Report on the pools of warm sandboxes",
 			Doc: "A create whose spec matches a pool gets a warm sandbox at once. Until then no list has the warm sandboxes, and their ids are unusable. " +
 				"The counters start with the server.",
 			Reply: jsonOf[pool.Report](), serve: (*Handler).servePools,
 		},
 		{
-			Method: "POST", Path: "/v1/pools/reserve", Name: "reserve", Tag: "server", Summary: "Reserve a warm sandbox",
+			Method: "POST", Path: "/v1/pools/reserve", Name: "reservePooledSandbox", Tag: "server", Summary: "Reserve a warm sandbox",
 			Doc: "The body is a spec without an id. A create with this spec and the id in the reply, within a minute, gets the reserved sandbox; " +
 				"a later one creates a new sandbox. The id is empty if no warm sandbox is ready.",
 			Body: jsonOf[atoll.Spec](), Reply: jsonOf[wire.IDReply](), serve: (*Handler).serveReserve,

@@ -24,7 +24,7 @@ import (
 func portRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/dial", Name: "dial", Tag: "ports", Summary: "Connect to a port of a sandbox over an upgraded connection",
+			Method: "GET", Path: "/v1/sandboxes/{id}/dial", Name: "dialPort", Tag: "ports", Summary: "Connect to a port of a sandbox over an upgraded connection",
 			Doc:    "Request an upgrade to `tcp`. After the status 101 the connection carries bytes both ways; each side may close its half.",
 			Params: []Param{{Name: "port", Type: "integer", Required: true}},
 			Status: http.StatusSwitchingProtocols, serve: (*Handler).serveDial,

@@ -41,7 +41,7 @@ func processRoutes() []Route {
 			Body: jsonOf[atoll.Size](), Status: http.StatusNoContent, serve: (*Handler).serveResize,
 		},
 		{
-			Method: "GET", Path: one + "/output", Name: "readOutput", Tag: "processes", Summary: "Read the output of a process",
+			Method: "GET", Path: one + "/output", Name: "readProcessOutput", Tag: "processes", Summary: "Read the output of a process",
 			Doc: "The header `Atoll-Offset` has the offset of the body. It is larger than the requested one if bytes were dropped.",
 			Params: []Param{
 				{Name: "stream", Type: "string", Doc: "`stdout`, the default, or `stderr`"},
@@ -51,12 +51,12 @@ func processRoutes() []Route {
 			Reply: Content{Media: wire.MediaBytes}, serve: (*Handler).serveOutput,
 		},
 		{
-			Method: "POST", Path: one + "/stdin", Name: "writeStdin", Tag: "processes", Summary: "Write to a process's input or terminal",
+			Method: "POST", Path: one + "/stdin", Name: "writeProcessStdin", Tag: "processes", Summary: "Write to a process's input or terminal",
 			Params: []Param{{Name: "close", Type: "boolean", Doc: "end the input after that"}},
 			Body:   Content{Media: wire.MediaBytes}, Status: http.StatusNoContent, serve: (*Handler).serveStdin,
 		},
 		{
-			Method: "GET", Path: one + "/attach", Name: "attach", Tag: "processes", Summary: "Stream the input and output of a process over a WebSocket",
+			Method: "GET", Path: one + "/attach", Name: "attachToProcess", Tag: "processes", Summary: "Stream the input and output of a process over a WebSocket",
 			Doc:    "The first message is `attach`; the description of the API has the others.",
 			Status: http.StatusSwitchingProtocols, Stream: jsonOf[wire.Message](), serve: (*Handler).serveAttach,
 		},

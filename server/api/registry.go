@@ -11,12 +11,12 @@ import (
 func registryRoutes() []Route {
 	return []Route{
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/secret", Name: "secret", Tag: "sandboxes", Summary: "Read the secret by which programs inside authenticate callers",
+			Method: "GET", Path: "/v1/sandboxes/{id}/secret", Name: "getSandboxSecret", Tag: "sandboxes", Summary: "Read the secret by which programs inside authenticate callers",
 			Doc:   "The programs expect it as a bearer token. The sandbox itself has only the salted hash, in the variable `" + atoll.SecretVar + "`.",
 			Reply: jsonOf[wire.SecretReply](), serve: (*Handler).serveSecret,
 		},
 		{
-			Method: "POST", Path: "/v1/reconcile", Name: "reconcile", Tag: "server", Summary: "Reconcile the sandboxes with the desired state",
+			Method: "POST", Path: "/v1/reconcile", Name: "reconcileSandboxes", Tag: "server", Summary: "Reconcile the sandboxes with the desired state",
 			Doc:  "Compares the desired state with reality, repairs the differences and reports them. The server also does this in the background.",
 			Body: jsonOf[registry.ReconcileOptions](), Reply: jsonOf[registry.Reconciliation](), serve: (*Handler).serveReconcile,
 		},

@@ -19,6 +19,7 @@ type Route struct {
 	Doc     string // more, in Markdown; may be empty
 	Public  bool   // needs no token
 	Admin   bool   // denied to accounts that are bound to projects
+	Alias   bool   // another path of a route, which its description leaves out
 	Params  []Param
 	Body    Content // body of the request
 	Status  int     // status of success; 0 means 200
@@ -92,7 +93,7 @@ func (r Route) checkRequest(req *http.Request) error {
 func Routes() []Route {
 	return slices.Concat(
 		serverRoutes(), sandboxRoutes(),
-		execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(),
+		execRoutes(), codeRoutes(), processRoutes(), processEventRoutes(), terminalRoutes(), fileRoutes(), portRoutes(),
 		storeRoutes(), registryRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(),
 		toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
 	)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -15,18 +16,19 @@ import (
 func sandboxRoutes() []Route {
 	action := func(name, summary string, status int, body, reply Content, serve func(*Handler, http.ResponseWriter, *http.Request) error) Route {
 		return Route{
-			Method: "POST", Path: "/v1/sandboxes/{id}/" + name, Name: name, Tag: "sandboxes", Summary: summary,
+			Method: "POST", Path: "/v1/sandboxes/{id}/" + name, Name: name + "Sandbox", Tag: "sandboxes", Summary: summary,
 			Status: status, Body: body, Reply: reply, serve: serve,
 		}
 	}
 	return []Route{
 		{
-			Method: "POST", Path: "/v1/sandboxes", Name: "create", Tag: "sandboxes", Summary: "Create and start a sandbox",
-			Doc:  "The response follows when the sandbox runs. The server removes the sandbox if the client disconnects before.",
-			Body: jsonOf[atoll.Spec](), Status: http.StatusCreated, Reply: jsonOf[wire.IDReply](), serve: (*Handler).serveCreate,
+			Method: "POST", Path: "/v1/sandboxes", Name: "createSandbox", Tag: "sandboxes", Summary: "Create and start a sandbox",
+			Doc: "The response follows when the sandbox runs. The server removes the sandbox if the client disconnects before. " +
+				"With the header `Prefer: return=minimal` the response has only the `id`.",
+			Body: jsonOf[atoll.Spec](), Status: http.StatusCreated, Reply: jsonOf[atoll.Status](), serve: (*Handler).serveCreate,
 		},
 		{
-			Method: "GET", Path: "/v1/sandboxes", Name: "list", Tag: "sandboxes", Summary: "List sandboxes, oldest first",
+			Method: "GET", Path: "/v1/sandboxes", Name: "listSandboxes", Tag: "sandboxes", Summary: "List sandboxes, oldest first",
 			Params: []Param{
 				{Name: "name", Type: "string", Doc: "only the sandbox with this name"},
 				{Name: "project", Type: "string", Doc: "only sandboxes of this project"},
@@ -37,13 +39,13 @@ func sandboxRoutes() []Route {
 			Reply: jsonOf[wire.SandboxesReply](), serve: (*Handler).serveList,
 		},
 		{
-			Method: "GET", Path: "/v1/watch", Name: "watch", Tag: "sandboxes", Summary: "Watch all changes of state",
+			Method: "GET", Path: "/v1/watch", Name: "watchSandboxes", Tag: "sandboxes", Summary: "Watch all changes of state",
 			Doc: "The stream begins with one event `state` for each sandbox and one event `synced`; an event `state` follows for each change. " +
 				"An event `error` ends the stream; `unavailable` means that the client read too slowly or the server is closing. " + finalDoc,
 			Reply: eventsOf[atoll.Event](), serve: (*Handler).serveWatch,
 		},
 		{
-			Method: "GET", Path: "/v1/resolve", Name: "resolve", Tag: "sandboxes", Summary: "Find the id for a name, or check an id",
+			Method: "GET", Path: "/v1/resolve", Name: "resolveSandbox", Tag: "sandboxes", Summary: "Find the id for a name, or check an id",
 			Params: []Param{
 				{Name: "id", Type: "string", Doc: "an id; the reply has its canonical form"},
 				{Name: "name", Type: "string", Doc: "a name, or an id"},
@@ -52,11 +54,11 @@ func sandboxRoutes() []Route {
 			Reply: jsonOf[wire.IDReply](), serve: (*Handler).serveResolve,
 		},
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "get", Tag: "sandboxes", Summary: "Get the status of a sandbox",
+			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "getSandbox", Tag: "sandboxes", Summary: "Get the status of a sandbox",
 			Reply: jsonOf[atoll.Status](), serve: (*Handler).serveStatus,
 		},
 		{
-			Method: "DELETE", Path: "/v1/sandboxes/{id}", Name: "remove", Tag: "sandboxes", Summary: "Remove a sandbox",
+			Method: "DELETE", Path: "/v1/sandboxes/{id}", Name: "removeSandbox", Tag: "sandboxes", Summary: "Remove a sandbox",
 			Params: []Param{{Name: "volumes", Type: "boolean", Doc: "also delete its data volume"}},
 			Status: http.StatusNoContent, serve: (*Handler).serveRemove,
 		},
@@ -67,11 +69,11 @@ func sandboxRoutes() []Route {
 		action("extend", "Change the expiry of a sandbox", http.StatusNoContent, jsonOf[wire.ExtendRequest](), Content{}, (*Handler).serveExtend),
 		action("snapshot", "Take a snapshot of a running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "Get the resource usage of a sandbox",
+			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "getSandboxUsage", Tag: "sandboxes", Summary: "Get the resource usage of a sandbox",
 			Reply: jsonOf[atoll.Usage](), serve: (*Handler).serveUsage,
 		},
 		{
-			Method: "GET", Path: "/v1/sandboxes/{id}/refusals", Name: "refusals", Tag: "sandboxes", Summary: "Get what the network of a sandbox refused",
+			Method: "GET", Path: "/v1/sandboxes/{id}/refusals", Name: "listSandboxRefusals", Tag: "sandboxes", Summary: "Get what the network of a sandbox refused",
 			Reply: jsonOf[atoll.Refusals](), serve: (*Handler).serveRefusals,
 		},
 	}
@@ -86,12 +88,16 @@ func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if r.Context().Err() != nil { // the client will not learn the id
+	var reply any = wire.IDReply{ID: sb.ID()}
+	if r.Header.Get(wire.PreferHeader) != wire.PreferMinimal {
+		reply, err = sb.Status(r.Context())
+	}
+	if err = cmp.Or(r.Context().Err(), err); err != nil { // the client will not learn the id
 		h.removeAbandoned(r.Context(), sb, spec.ID == "")
-		return r.Context().Err()
+		return err
 	}
 	w.Header().Set("Location", "/v1/sandboxes/"+sb.ID())
-	writeJSON(w, http.StatusCreated, wire.IDReply{ID: sb.ID()})
+	writeJSON(w, http.StatusCreated, reply)
 	return nil
 }
 

@@ -15,15 +15,15 @@ func serverRoutes() []Route {
 		}
 	}
 	return []Route{
-		health("/health", "health"),
-		health("/api/health", "apiHealth"),
+		health("/health", "getHealth"),
+		health("/api/health", "getAPIHealth"),
 		{
-			Method: "GET", Path: "/readyz", Name: "ready", Tag: "server", Summary: "Check that the server is ready for requests", Public: true,
+			Method: "GET", Path: "/readyz", Name: "getReadiness", Tag: "server", Summary: "Check that the server is ready for requests", Public: true,
 			Doc:   "The HTTP status is 503, and `status` is `closing` or `not ready`, if the server closes or if its store or provider does not answer.",
 			Reply: jsonOf[readyReply](), serve: (*Handler).serveReady,
 		},
 		{
-			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "Get the name and the capabilities of the provider",
+			Method: "GET", Path: "/v1/info", Name: "getServerInfo", Tag: "server", Summary: "Get the name and the capabilities of the provider",
 			Reply: jsonOf[wire.ServerInfo](), serve: (*Handler).serveInfo,
 		},
 		{
@@ -32,11 +32,11 @@ func serverRoutes() []Route {
 			Reply: jsonOf[wire.ProvidersReply](), serve: (*Handler).serveProviders,
 		},
 		{
-			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Check that the provider works on this machine, and get the remedy if not",
+			Method: "GET", Path: "/v1/probe", Name: "probeServer", Tag: "server", Summary: "Check that the provider works on this machine, and get the remedy if not",
 			Reply: jsonOf[atoll.Probe](), serve: (*Handler).serveProbe,
 		},
 		{
-			Method: "POST", Path: "/v1/prepare", Name: "prepare", Tag: "server", Summary: "Fetch the image of a spec ahead of a create",
+			Method: "POST", Path: "/v1/prepare", Name: "prepareImage", Tag: "server", Summary: "Fetch the image of a spec ahead of a create",
 			Doc:  "The stream has events `progress` and ends with `done`, which has no data, or `error`.",
 			Body: jsonOf[atoll.Spec](), Reply: eventsOf[atoll.Progress](), serve: (*Handler).servePrepare,
 		},
@@ -52,6 +52,7 @@ func serverRoutes() []Route {
 	}
 }
 
+// A healthReply says that the server answers.
 type healthReply struct {
 	Status string `json:"status"` // "ok"
 }

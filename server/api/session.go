@@ -33,6 +33,7 @@ func sessionRoutes() []Route {
 	}
 }
 
+// An endReply says what the end of a scope did.
 type endReply struct {
 	Closed []string `json:"closed"` // keys
 }

@@ -27,7 +27,7 @@ const (
 
 func terminalRoutes() []Route {
 	return []Route{{
-		Method: "GET", Path: "/v1/sandboxes/{id}/terminal", Name: "terminal", Tag: "processes",
+		Method: "GET", Path: "/v1/sandboxes/{id}/terminal", Name: "openTerminal", Tag: "processes",
 		Summary: "Open a shell on a terminal for a browser, over a WebSocket",
 		Doc: "The server sends the output of the terminal as binary messages, unchanged. The client sends the input as binary " +
 			"messages or as text messages `input`. The description of the API has the other messages and how a " +
@@ -47,7 +47,7 @@ func terminalRoutes() []Route {
 
 // A terminalMessage is a text message on the WebSocket of a terminal.
 type terminalMessage struct {
-	Type string `json:"type"`
+	Type string `json:"type"` // "resize"
 
 	Data string `json:"data,omitempty"` // input: the typed text
 	Rows uint16 `json:"rows,omitempty"` // resize

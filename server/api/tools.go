@@ -24,9 +24,9 @@ type Tools interface {
 
 // A ToolInfo describes a tool to models and to people who approve its use.
 type ToolInfo struct {
-	Name        string          `json:"name"`
-	Title       string          `json:"title"`
-	Description string          `json:"description"`
+	Name        string          `json:"name"`          // with which POST /v1/tools/{name} calls it
+	Title       string          `json:"title"`         // for people
+	Description string          `json:"description"`   // for models
 	Input       json.RawMessage `json:"input_schema"`  // JSON Schema
 	Output      json.RawMessage `json:"output_schema"` // JSON Schema
 	ReadOnly    bool            `json:"read_only"`     // the tool changes nothing
@@ -62,8 +62,9 @@ func toolRoutes() []Route {
 	}
 }
 
+// A toolsReply lists tools.
 type toolsReply struct {
-	Tools []ToolInfo `json:"tools"`
+	Tools []ToolInfo `json:"tools"` // in the order in which models get them
 }
 
 // errNoTools is the error of a handler without tools.

@@ -23,17 +23,17 @@ type KeySpec struct {
 
 // A Key describes an API key without its secret, of which the server stores only a hash.
 type Key struct {
-	ID       string    `json:"id"` // 16 hex digits
-	Name     string    `json:"name"`
-	Account  string    `json:"account"`
-	Role     string    `json:"role"`
-	Projects []string  `json:"projects,omitempty"`
-	Created  time.Time `json:"created"`
+	ID       string    `json:"id"`                 // 16 hex digits
+	Name     string    `json:"name"`               // for people
+	Account  string    `json:"account"`            // the account that owns its conversations
+	Role     string    `json:"role"`               // rights of the key
+	Projects []string  `json:"projects,omitempty"` // the projects that it may use
+	Created  time.Time `json:"created"`            // when it was created
 	Rotated  time.Time `json:"rotated,omitzero"`   // last change of the secret
 	OldUntil time.Time `json:"old_until,omitzero"` // expiry of the previous secret
-	Expires  time.Time `json:"expires,omitzero"`
-	Revoked  time.Time `json:"revoked,omitzero"`
-	Used     time.Time `json:"used,omitzero"` // last use, to within some minutes
+	Expires  time.Time `json:"expires,omitzero"`   // when it becomes invalid; zero means never
+	Revoked  time.Time `json:"revoked,omitzero"`   // when it was revoked; zero means that it was not
+	Used     time.Time `json:"used,omitzero"`      // last use, to within some minutes
 }
 
 // Valid reports whether k is neither revoked nor expired at the time now.

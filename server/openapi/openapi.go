@@ -18,7 +18,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/uistream"
 	"github.com/seed46cd37a8/atoll/layer/pool"
@@ -50,6 +49,9 @@ func Document(version string) *huma.OpenAPI {
 		},
 	}
 	for _, route := range api.Routes() {
+		if route.Alias {
+			continue
+		}
 		if !hasTag(doc, route.Tag) {
 			doc.Tags = append(doc.Tags, &huma.Tag{Name: route.Tag})
 		}
@@ -63,6 +65,7 @@ func Document(version string) *huma.OpenAPI {
 			doc.AddOperation(b.newOperation(r))
 		}
 	}
+	loadComments().describeSchemas(b.schemas)
 	b.finishSchemas()
 	return doc
 }
@@ -177,15 +180,10 @@ func (b builder) mediaTypes(c api.Content) map[string]*huma.MediaType {
 
 func (b builder) schemaOf(t reflect.Type) *huma.Schema { return b.schemas.Schema(t, true, t.Name()) }
 
-// finishSchemas adds constraints that Go types cannot express.
+// finishSchemas removes constraints that Go types imply.
 func (b builder) finishSchemas() {
-	for name, schema := range b.schemas.Map() {
+	for _, schema := range b.schemas.Map() {
 		schema.AdditionalProperties = nil // a newer server may send more fields
-		if name == "Error" {
-			for _, k := range atoll.Kinds() {
-				schema.Properties["kind"].Enum = append(schema.Properties["kind"].Enum, k)
-			}
-		}
 	}
 }
 

@@ -87,8 +87,8 @@ func TestDocumentDescribesEveryRoute(t *testing.T) {
 			r.Method = "GET"
 		}
 		path := strings.ReplaceAll(r.Path, "...}", "}")
-		if _, ok := doc.Paths[path][strings.ToLower(r.Method)]; !ok {
-			t.Errorf("%s %s is not described", r.Method, path)
+		if _, ok := doc.Paths[path][strings.ToLower(r.Method)]; ok == r.Alias {
+			t.Errorf("%s %s: described is %v", r.Method, path, ok)
 		}
 	}
 	if len(doc.Servers) != 1 || doc.Servers[0].URL != "/" {
@@ -131,7 +131,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 		t.Errorf("policy %q", csp)
 	}
 	for _, r := range api.Routes() {
-		if !strings.Contains(body, r.Summary) && !strings.Contains(body, strings.ReplaceAll(r.Summary, "'", "&#39;")) {
+		if !r.Alias && !strings.Contains(body, r.Summary) && !strings.Contains(body, strings.ReplaceAll(r.Summary, "'", "&#39;")) {
 			t.Errorf("%s is not on the page", r.Name)
 		}
 	}

@@ -10,12 +10,12 @@ import (
 
 // An AuditEvent is one entry of an audit log: an operation, its caller, its target and its result.
 type AuditEvent struct {
-	ID     int64     `json:"id"` // position in the log, ascending; 0 if the event is in no log
-	Time   time.Time `json:"time"`
+	ID     int64     `json:"id"`     // position in the log, ascending; 0 if the event is in no log
+	Time   time.Time `json:"time"`   // when the call ended
 	Server string    `json:"server"` // the server that did the operation
 
-	Account string `json:"account"`
-	Role    string `json:"role"`
+	Account string `json:"account"`            // the account of the caller
+	Role    string `json:"role"`               // the role of the account
 	Key     string `json:"key,omitempty"`      // id of the API key; empty for other credentials
 	KeyName string `json:"key_name,omitempty"` // name of the API key
 	auth.Origin

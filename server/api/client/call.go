@@ -24,6 +24,7 @@ type call struct {
 	replyLimit   int64         // largest reply in bytes; 0 means maxReply
 	idempotent   bool          // safe to repeat; a GET always is
 	noRetry      bool          // fail at once if no server answers
+	minimal      bool          // the reply needs only the id
 	undoTimeout  time.Duration // how long callUndoable waits for the server to undo it
 }
 
@@ -115,6 +116,9 @@ func (c *Client) newRequest(ctx context.Context, q call, body io.Reader) (*http.
 	}
 	if id := wire.RequestID(ctx); id != "" {
 		req.Header.Set(wire.RequestIDHeader, id)
+	}
+	if q.minimal {
+		req.Header.Set(wire.PreferHeader, wire.PreferMinimal)
 	}
 	c.opts.Inject(ctx, req.Header)
 	return req, nil

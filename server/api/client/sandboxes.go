@@ -19,7 +19,7 @@ func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 		return nil, err
 	}
 	var reply wire.IDReply
-	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, undoTimeout: wire.CreateGrace}
+	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, minimal: true, undoTimeout: wire.CreateGrace}
 	body, err := json.Marshal(spec)
 	if err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)

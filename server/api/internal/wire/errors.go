@@ -17,9 +17,9 @@ import (
 // An Error is the JSON form of an error: the body of each unsuccessful response, the data of an
 // "error" event, and the error of a stream message.
 type Error struct {
-	Op        string       `json:"op,omitempty"`
-	ID        string       `json:"id,omitempty"`
-	Kind      atoll.Kind   `json:"kind"`
+	Op        string       `json:"op,omitempty"`         // the operation that failed
+	ID        string       `json:"id,omitempty"`         // id or name of the object
+	Kind      atoll.Kind   `json:"kind"`                 // the kind of the error, by which programs decide
 	Message   string       `json:"message,omitempty"`    // the cause; absent if it adds nothing to the kind
 	Also      []atoll.Kind `json:"also,omitempty"`       // further kinds of the cause
 	Closing   string       `json:"closing,omitempty"`    // set if the server is closing: "undone" if it did nothing, "detached" if the operation continues

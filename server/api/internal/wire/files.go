@@ -10,9 +10,9 @@ import (
 // base64.
 type FileInfo struct {
 	atoll.FileInfo
-	NameB64   []byte `json:"name_b64,omitempty"`
-	PathB64   []byte `json:"path_b64,omitempty"`
-	TargetB64 []byte `json:"target_b64,omitempty"`
+	NameB64   []byte `json:"name_b64,omitempty"`   // the name in base64, if it is not UTF-8
+	PathB64   []byte `json:"path_b64,omitempty"`   // the path in base64, if it is not UTF-8
+	TargetB64 []byte `json:"target_b64,omitempty"` // the target in base64, if it is not UTF-8
 }
 
 // NewFileInfo returns the JSON form of fi.
@@ -45,7 +45,7 @@ func (w FileInfo) ToFileInfo() atoll.FileInfo {
 // A FileEvent is the JSON form of an atoll.FileEvent.
 type FileEvent struct {
 	atoll.FileEvent
-	PathB64 []byte `json:"path_b64,omitempty"`
+	PathB64 []byte `json:"path_b64,omitempty"` // the path in base64, if it is not UTF-8
 }
 
 // NewFileEvent returns the JSON form of ev.

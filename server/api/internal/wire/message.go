@@ -40,7 +40,7 @@ const (
 
 // A Message is a text message of a stream connection.
 type Message struct {
-	Type string `json:"type"`
+	Type string `json:"type"` // kind of message
 
 	Command  *atoll.Command `json:"command,omitempty"`   // exec
 	Stdin    bool           `json:"stdin,omitempty"`     // exec, attach: the client will send stdin
@@ -84,14 +84,14 @@ const (
 
 // Offsets are the positions at which an attachment begins to read.
 type Offsets struct {
-	Stdout int64 `json:"stdout,omitempty"`
-	Stderr int64 `json:"stderr,omitempty"`
+	Stdout int64 `json:"stdout,omitempty"` // offset in stdout
+	Stderr int64 `json:"stderr,omitempty"` // offset in stderr
 }
 
 // A Gap is a range of dropped bytes, [From, To).
 type Gap struct {
-	From int64 `json:"from"`
-	To   int64 `json:"to"`
+	From int64 `json:"from"` // offset of the first byte
+	To   int64 `json:"to"`   // offset behind the last byte
 }
 
 func parseMessage(b []byte, strict bool) (m Message, err error) {

@@ -38,10 +38,10 @@ type FileRequest struct {
 
 // A FileReply is the first line of the answer. The data of a read follows it.
 type FileReply struct {
-	Error *Error    `json:"error,omitempty"`
+	Error *Error    `json:"error,omitempty"` // why the change failed
 	Count int       `json:"count,omitempty"` // bytes written, also before an error
 	End   bool      `json:"end,omitempty"`   // a read has reached the end of the file
-	Info  *FileInfo `json:"info,omitempty"`
+	Info  *FileInfo `json:"info,omitempty"`  // the file after the change
 }
 
 // EncodeFileMessage returns a message of a line of JSON and data.
