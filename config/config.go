@@ -39,18 +39,21 @@ type Config struct {
 	Providers []string `yaml:"providers" doc:"providers that sandboxes can name, and whose sandboxes are listed; the one of provider is always among them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders has entries of the form "PROJECT=PROVIDER".
-	ProjectProviders []string    `yaml:"project_providers" doc:"providers of the sandboxes of a project that name none: PROJECT=PROVIDER"`
-	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
-	Token            Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
-	Listen           []string    `yaml:"listen" doc:"addresses on which serve listens besides the socket in the state directory: unix:///path or host:port"`
-	PublicURL        []string    `yaml:"public_url" doc:"addresses at which browsers reach serve, like https://atoll.example.com; links to ports have the first one"`
-	Origins          []string    `yaml:"origins" doc:"origins of other web pages that may use serve with a token, like https://app.example.com; none by default"`
-	Accounts         []string    `yaml:"accounts" doc:"other accounts that may use serve on TCP, each with its token: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, for some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
-	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve accepts, like 16g; -1 for no limit"`
-	SSH              SSH         `yaml:"ssh"`
-	Ports            Ports       `yaml:"ports"`
-	Log              Log         `yaml:"log"`
-	Resources        Resources   `yaml:"resources"`
+	ProjectProviders []string `yaml:"project_providers" doc:"providers of the sandboxes of a project that name none: PROJECT=PROVIDER"`
+	URL              string   `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
+	// Context is the name of one of Contexts, or DefaultContext.
+	Context   string              `yaml:"context" doc:"context to use, the name of a server in contexts; default means none: url, or else this machine"`
+	Contexts  map[string]*Context `yaml:"contexts"`
+	Token     Secret              `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
+	Listen    []string            `yaml:"listen" doc:"addresses on which serve listens besides the socket in the state directory: unix:///path or host:port"`
+	PublicURL []string            `yaml:"public_url" doc:"addresses at which browsers reach serve, like https://atoll.example.com; links to ports have the first one"`
+	Origins   []string            `yaml:"origins" doc:"origins of other web pages that may use serve with a token, like https://app.example.com; none by default"`
+	Accounts  []string            `yaml:"accounts" doc:"other accounts that may use serve on TCP, each with its token: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, for some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
+	MaxUpload atoll.Bytes         `yaml:"max_upload" doc:"largest file or archive that serve accepts, like 16g; -1 for no limit"`
+	SSH       SSH                 `yaml:"ssh"`
+	Ports     Ports               `yaml:"ports"`
+	Log       Log                 `yaml:"log"`
+	Resources Resources           `yaml:"resources"`
 	// MaxSandboxes does not count the temporary sandboxes of atoll run.
 	MaxSandboxes int `yaml:"max_sandboxes" doc:"most sandboxes at a time, without those of atoll run; 0 for any number"`
 	// Quota applies to each project that has none in Quotas.
@@ -133,15 +136,19 @@ type Value struct {
 const FileVar = "ATOLL_CONFIG"
 
 // Load reads the file, the environment and the flags of src. It reports all mistakes at once. Kinds: ErrInvalid.
-func Load(src Source) (*Config, error) {
+func Load(src Source) (*Config, error) { return loadWith(src, nil) }
+
+// loadWith is Load with data in place of the content of the file, unless data is nil.
+func loadWith(src Source, data []byte) (*Config, error) {
 	env := parseEnv(src.Env)
 	cfg := defaultConfig(env)
 	s := schemaOf(cfg, homeDir(env))
-	file, named := cmp.Or(src.File, env[FileVar]), true
-	if file == "" {
-		file, named = defaultFile(env), false
+	file, named := findFile(src, env)
+	var err error
+	if data == nil {
+		data, err = readConfigFile(file, named)
 	}
-	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.checkValues(s))
+	err = errors.Join(err, s.readData(file, data), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.useContext(s), cfg.checkValues(s))
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
 	}
@@ -150,6 +157,23 @@ func Load(src Source) (*Config, error) {
 	}
 	cfg.file, cfg.values, cfg.warnings = file, s.listValues(), s.warnings
 	return cfg, nil
+}
+
+// Path returns the path of the file of src, whether it exists or not. Kinds: ErrInvalid (there is no home directory).
+func Path(src Source) (string, error) {
+	path, _ := findFile(src, parseEnv(src.Env))
+	if path == "" {
+		return "", atoll.Errorf("config", "", atoll.ErrInvalid, "there is no home directory: set HOME, XDG_CONFIG_HOME or %s", FileVar)
+	}
+	return path, nil
+}
+
+// findFile returns the path of the file, or "" if there is no home directory, and whether it was named.
+func findFile(src Source, env map[string]string) (path string, named bool) {
+	if path = cmp.Or(src.File, env[FileVar]); path != "" {
+		return path, true
+	}
+	return defaultFile(env), false
 }
 
 // File returns the path of the file, whether it exists or not.
@@ -198,6 +222,7 @@ func defaultConfig(env map[string]string) *Config {
 		Provider:      DefaultProvider(runtime.GOOS),
 		Providers:     DefaultProviders(runtime.GOOS),
 		Project:       atoll.DefaultProject,
+		Context:       DefaultContext,
 		Log:           Log{Level: "auto", Format: "text"},
 		IdleStop:      atoll.DefaultIdleStop,
 		Audit:         defaultAudit(),
@@ -257,6 +282,7 @@ func (c *Config) checkValues(s *schema) error {
 	_, err = c.parseProjectProviders()
 	bad("project_providers", err)
 	bad("url", checkURL(c.URL))
+	c.checkContexts(bad)
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
 	}

@@ -13,18 +13,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
-// readFile reads the settings of the YAML file. A missing file is an error only if it was named.
-func (s *schema) readFile(path string, named bool) error {
+// readConfigFile returns the content of the file. A missing file is an error only if it was named.
+func readConfigFile(path string, named bool) ([]byte, error) {
 	if path == "" {
-		return nil
+		return nil, nil
 	}
 	data, err := secretref.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !named {
-		return nil
+		return nil, nil
 	}
-	if err != nil {
-		return err
-	}
+	return data, err
+}
+
+// readData reads the settings in data, the content of the file at path.
+func (s *schema) readData(path string, data []byte) error {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {

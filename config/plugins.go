@@ -20,6 +20,9 @@ import (
 // A Secret is a reference to a secret.
 type Secret = secretref.Ref
 
+// NewSecret returns a Secret that holds the secret itself.
+func NewSecret(value string) Secret { return secretref.New(value) }
+
 // Kubernetes has the settings of the provider kubernetes.
 type Kubernetes = kubernetes.Settings
 

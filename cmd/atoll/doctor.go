@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -58,22 +59,31 @@ type driverDiagnosis struct {
 }
 
 func newDoctor(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, fix bool
 	cmd := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [flags]",
 		Short: "Check which providers work on this machine, and how to fix the others",
 		Long: `Doctor tests every provider, and every driver of virtual machines, and prints the
 default provider and the reason for it. The exit code is 0 if the default provider
 works here, and the compute backend (compute.backend) works or was not tested, as a
 test would have to start Dagger; otherwise it is 1. If url names a server, only
 that server counts. Providers that are not in providers are only used if --provider
-names them, and only by this program.`,
+names them, and only by this program.
+
+With --fix, doctor installs the packages that the default provider, or that of
+--provider, lacks, with apt-get as root. It changes nothing else: other advice is for
+you to follow.`,
+		Example: `  atoll doctor
+  sudo atoll doctor --fix --provider microvm`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptContext(cmd.Context())
 			defer stop()
 			d, err := a.runDiagnosis(ctx)
+			if err == nil && fix {
+				d, err = a.fixProvider(ctx, d)
+			}
 			if err != nil {
 				return preferSignal(ctx, err)
 			}
@@ -89,7 +99,54 @@ names them, and only by this program.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	cmd.Flags().BoolVar(&fix, "fix", false, "install the missing packages of the default provider")
 	return cmd
+}
+
+// fixProvider installs the packages that the default provider lacks, and returns the findings afterwards.
+func (a *app) fixProvider(ctx context.Context, d *diagnosis) (*diagnosis, error) {
+	if d.URL != "" {
+		return nil, usageErrorf("--fix installs packages on this machine, but commands use %s: add --context default, or run it there", d.URL)
+	}
+	i := slices.IndexFunc(d.Providers, func(p providerDiagnosis) bool { return p.Default })
+	if i < 0 || len(d.Providers[i].Packages) == 0 {
+		a.printMessage("no package is missing for %s", d.Provider)
+		return d, nil
+	}
+	packages := d.Providers[i].Packages
+	install := "apt-get install " + strings.Join(packages, " ")
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return nil, usageErrorf("--fix needs apt-get, which this machine lacks: install what %s provides with your package manager", install)
+	}
+	if os.Geteuid() != 0 {
+		return nil, usageErrorf("--fix needs root: run sudo %s", install)
+	}
+	a.printMessage("running %s", install)
+	if err := a.installPackages(ctx, packages); err != nil {
+		a.printMessage("it failed; trying again after apt-get update")
+		if err := a.runApt(ctx, "update"); err != nil {
+			return nil, err
+		}
+		if err := a.installPackages(ctx, packages); err != nil {
+			return nil, err
+		}
+	}
+	return a.runDiagnosis(ctx)
+}
+
+func (a *app) installPackages(ctx context.Context, packages []string) error {
+	return a.runApt(ctx, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)...)
+}
+
+// runApt runs apt-get without questions. Its output goes to stderr.
+func (a *app) runApt(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "apt-get", args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	cmd.Stdout, cmd.Stderr = a.stderr, a.stderr
+	if err := cmd.Run(); err != nil {
+		return atoll.Errorf("doctor", "", atoll.ErrUnavailable, "apt-get %s: %w", args[0], err)
+	}
+	return nil
 }
 
 // runDiagnosis tests everything.

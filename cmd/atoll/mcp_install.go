@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 	"github.com/seed46cd37a8/atoll/internal/mcpconfig"
 )
 
@@ -147,7 +148,7 @@ func (m *installCommand) editFile(a *app, name string, edit func(data []byte) ([
 	if _, err := os.Stat(name); err != nil && m.remove {
 		return nil
 	}
-	changed, err := mcpconfig.EditFile(name, mode, edit)
+	changed, err := fsutil.EditFile(name, mode, edit)
 	if err != nil {
 		return usageErrorf("%w", err)
 	}

@@ -74,10 +74,10 @@ server for as long as it runs.`,
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, newRun(a), newMCP(a), newExec(a), newShell(a), newAttach(a), newLogs(a), newPs(a), newKill(a), newCp(a), newPortForward(a))
+	add(groupRun, newRun(a), newMCP(a), newExec(a), newShell(a), newAttach(a), newLogs(a), newPs(a), newKill(a), newCp(a), newPortForward(a), newOpen(a))
 	add(groupLife, newCreate(a), newStart(a), newStop(a), newPause(a), newResume(a), newExtend(a), newRm(a), newLs(a), newInspect(a), newStats(a), newWatch(a), newWait(a), newSecret(a), newReconcile(a))
 	add(groupKeep, newPull(a), newImage(a), newSnapshot(a), newVolume(a), newWorkspace(a), newSession(a), newPool(a), newSync(a), newProject(a), newProvider(a), newKey(a), newAudit(a), newPrune(a))
-	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a), newUpgrade(a))
+	add(groupSystem, newServe(a), newLogin(a), newLogout(a), newContext(a), newDoctor(a), newConfig(a), newSystem(a), newVersion(a), newUpgrade(a))
 	root.AddCommand(newOtherCommands()...)
 	root.SetHelpCommand(newHelp())
 	root.SetHelpCommandGroupID(groupSystem)
@@ -110,6 +110,7 @@ var settings = []struct{ key, doc string }{
 	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), microvm, kubernetes, modal, local, mock or a plugin"},
 	{"project", "`project` of the sandboxes (default default)"},
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
+	{"context", "`name` of the server to use: see atoll context (default the one of atoll context use)"},
 	{"url", "`url` of the server to use: http://host:port or unix:///path"},
 	{"token", "`reference` to the bearer token for --url: env:NAME or file:/path"},
 	{"log.level", "lowest `level` to log: debug, info, warn or error (default auto: short warnings)"},

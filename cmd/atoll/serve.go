@@ -84,6 +84,10 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 					a.flags[key] = strings.Join(values, ",")
 				}
 			}
+			if a.flags["context"] != "" {
+				return usageErrorf("--context is for clients: serve always serves this machine")
+			}
+			a.flags["context"] = config.DefaultContext
 			for key, value := range map[string]string{"ssh.listen": sshListen, "ssh.authorized_keys": sshKeys} {
 				if value != "" {
 					a.flags[key] = value
@@ -225,6 +229,7 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 	for _, l := range slices.Concat(ls.own, ls.public) {
 		a.printMessage("listening on %s", shownAddr(l.Addr()))
 	}
+	a.adviseClients(ls)
 	all.Go(func() { serve(&errs[0], opts, ls.own) })
 	if len(ls.public) > 0 {
 		guarded := opts
@@ -244,12 +249,35 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 	return errors.Join(errs[:]...)
 }
 
+// adviseClients says how programs and people use the server over TCP.
+func (a *app) adviseClients(ls *listeners) {
+	if len(ls.public) == 0 {
+		return
+	}
+	address, reachable := connectAddress(ls.public[0].Addr())
+	for _, l := range ls.public[1:] {
+		if other, ok := connectAddress(l.Addr()); ok && !reachable {
+			address, reachable = other, true
+		}
+	}
+	if len(ls.publicURL) > 0 {
+		address, reachable = ls.publicURL[0], true
+	}
+	where := "on this machine"
+	if reachable {
+		where = "on any machine"
+	}
+	a.printMessage("documentation of the API: %s/docs", address)
+	a.printMessage("to use this server %s: atoll login %s", where, address)
+}
+
 // listeners are the listeners of a server: sockets for its own user, and TCP for clients with a token.
 type listeners struct {
-	own    []net.Listener
-	public []net.Listener
-	ssh    net.Listener            // nil unless configured
-	tokens map[string]auth.Account // accepted tokens of public
+	own       []net.Listener
+	public    []net.Listener
+	ssh       net.Listener            // nil unless configured
+	publicURL []string                // addresses for clients of other machines, if they are configured
+	tokens    map[string]auth.Account // accepted tokens of public
 }
 
 func (ls *listeners) closeListeners() {
@@ -291,6 +319,7 @@ func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) 
 			ls.public = append(ls.public, l)
 		}
 	}
+	ls.publicURL = cfg.PublicURL
 	if len(ls.public) > 0 {
 		if ls.tokens, err = a.serverTokens(cfg); err != nil {
 			return err

@@ -25,6 +25,9 @@ func showUsage(cmd *cobra.Command) {
 		if check(cmd, args) == nil {
 			return nil
 		}
+		if cmd.HasAvailableSubCommands() && len(args) > 0 {
+			return unknownCommandError(cmd, args[0])
+		}
 		hint := ""
 		if len(args) == 0 && strings.Contains(cmd.Use, " SANDBOX") {
 			hint = "; atoll ls lists sandboxes"

@@ -1,8 +1,6 @@
 package mcpconfig
 
 import (
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -137,66 +135,6 @@ func TestDeny(t *testing.T) {
 	}
 	if _, err := Deny([]byte(`{"permissions": {"deny": "Bash"}}`), "Bash", true); err == nil || !strings.Contains(err.Error(), "permissions.deny is not a list") {
 		t.Errorf("a deny that is no list: %v", err)
-	}
-}
-
-// EditFile keeps modes and links, and leaves the file alone if the edit fails.
-func TestEditFile(t *testing.T) {
-	dir := t.TempDir()
-	real, link := filepath.Join(dir, "real.json"), filepath.Join(dir, "link.json")
-	if err := os.WriteFile(real, []byte("{}\n"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("real.json", link); err != nil {
-		t.Skip(err) // Windows, without the right to
-	}
-	c := findClient(t, "cursor")
-	add := func(data []byte) ([]byte, error) { return c.Add(data, entry) }
-	if changed, err := EditFile(link, 0o600, add); err != nil || !changed {
-		t.Fatalf("EditFile: %v, %v", changed, err)
-	}
-	if changed, err := EditFile(link, 0o600, add); err != nil || changed {
-		t.Errorf("EditFile again: %v, %v", changed, err)
-	}
-	if to, err := os.Readlink(link); err != nil || to != "real.json" {
-		t.Errorf("the link leads to %s, %v", to, err)
-	}
-	info, err := os.Stat(real)
-	if err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o640 {
-		t.Errorf("the mode is %v, %v", info.Mode(), err)
-	}
-	broken := filepath.Join(dir, "broken.json")
-	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := EditFile(broken, 0o600, add); err == nil || !strings.HasPrefix(err.Error(), broken+": not valid JSON") {
-		t.Errorf("a broken file: %v", err)
-	}
-	if data, err := os.ReadFile(broken); err != nil || string(data) != "{" {
-		t.Errorf("the broken file has %q, %v", data, err)
-	}
-	changing := func(data []byte) ([]byte, error) {
-		if err := os.WriteFile(broken, []byte("other"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return []byte("ours"), nil
-	}
-	if _, err := EditFile(broken, 0o600, changing); err == nil || !strings.Contains(err.Error(), "try again") {
-		t.Errorf("a file that changes meanwhile: %v", err)
-	}
-	fresh := filepath.Join(dir, "a", "b", "new.json")
-	if changed, err := EditFile(fresh, 0o600, add); err != nil || !changed {
-		t.Errorf("a new file: %v, %v", changed, err)
-	}
-	dangling := filepath.Join(dir, "dangling.json")
-	if err := os.Symlink("nowhere", dangling); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := EditFile(dangling, 0o600, add); err == nil || !strings.Contains(err.Error(), "the link leads to a file that does not exist") {
-		t.Errorf("a dangling link: %v", err)
-	}
-	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
-		t.Errorf("left: %q, %v", left, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -80,7 +81,11 @@ func (p *Provider) diagnoseError(err error) atoll.Probe {
 			Fix:    "sudo usermod -aG docker $USER, and log in again; or run an engine of your own (dockerd-rootless-setuptool.sh install)",
 		}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOENT):
-		return atoll.Probe{Reason: "no Docker Engine found: " + at + " does not exist", Fix: start}
+		p := atoll.Probe{Reason: "no Docker Engine found: " + at + " does not exist", Fix: start}
+		if _, err := exec.LookPath("dockerd"); err != nil && runtime.GOOS == "linux" {
+			p.Fix, p.Packages = "apt-get install "+enginePackage+", "+start, []string{enginePackage}
+		}
+		return p
 	case has("minimum supported API version"):
 		return atoll.Probe{Reason: "the Docker Engine at " + at + " is too old: " + text, Fix: "upgrade it to 19.03 or later"}
 	case has("x509:", "tls:", "client authentication", "TLS-enabled", "HTTP request to an HTTPS server", "HTTP response to HTTPS client"):
@@ -93,6 +98,9 @@ func (p *Provider) diagnoseError(err error) atoll.Probe {
 	}
 	return atoll.Probe{Reason: "the Docker Engine at " + at + " does not work: " + text, Fix: start}
 }
+
+// enginePackage is the Debian package of the Docker Engine.
+const enginePackage = "docker.io"
 
 // startCommands tells how to start an engine, by operating system.
 var startCommands = map[string]string{

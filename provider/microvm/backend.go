@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -60,16 +62,28 @@ func (b *backend) Close() error { return nil }
 
 // Probe implements supervised.Backend: it looks for the hypervisor, and for a bundle to boot.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
-	if _, err := bundle.FindFormatter(); err != nil && !b.caps.Root {
-		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter}
+	p := b.probeDriver(ctx)
+	if _, err := bundle.FindFormatter(); err == nil || b.caps.Root {
+		return p
 	}
+	p.Packages = append(p.Packages, bundle.FormatterPackage)
+	if p.OK {
+		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter, Packages: p.Packages}
+	}
+	p.Reason += "; mke2fs is not installed"
+	p.Fix += "; " + bundle.FixFormatter
+	return p
+}
+
+// probeDriver looks for the hypervisor, and for a bundle to boot.
+func (b *backend) probeDriver(ctx context.Context) atoll.Probe {
 	kernel := ""
 	im, err := b.opts.Bundles.Get(b.opts.Default)
 	if err == nil && !im.IsArchive() {
 		kernel = im.Path(im.Kernel.File)
 	}
 	p := b.driver.Probe(ctx, kernel, b.opts.Log)
-	if err == nil || !p.OK {
+	if err == nil {
 		return p
 	}
 	return b.withoutBundle(p, err, bundle.Builds)
@@ -78,6 +92,15 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 // withoutBundle returns p for a computer without a bundle to boot, for which err is the reason:
 // with a note if bundles can be built here, else a failure.
 func (b *backend) withoutBundle(p atoll.Probe, err error, builds bool) atoll.Probe {
+	missing := bundle.MissingPackages(bundle.Recipe{Archive: b.opts.Default == EngineArchive})
+	missing = slices.DeleteFunc(missing, func(name string) bool { return name == bundle.FormatterPackage }) // Probe reports it
+	p.Packages = append(p.Packages, missing...)
+	if !p.OK {
+		if len(missing) > 0 && p.Fix != "" {
+			p.Fix += "; for the first image also: apt-get install " + strings.Join(missing, " ")
+		}
+		return p
+	}
 	build := "atoll image build" + map[string]string{EngineBundle: " --docker", EngineArchive: " --docker --wsl"}[b.opts.Default]
 	if !builds {
 		return atoll.Probe{
@@ -85,7 +108,11 @@ func (b *backend) withoutBundle(p atoll.Probe, err error, builds bool) atoll.Pro
 			Fix:    "run " + build + " --output DIR on Linux, and atoll image pull here",
 		}
 	}
-	p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or "+build)
+	note := "there is no image yet: the first sandbox builds one, or " + build
+	if len(missing) > 0 {
+		note += "; that needs: apt-get install " + strings.Join(missing, " ")
+	}
+	p.Notes = append(p.Notes, note)
 	return p
 }
 

@@ -23,18 +23,37 @@ import (
 )
 
 // tools maps the programs that builds need to the Debian packages that contain them.
-var tools = map[string]string{"sqfstar": "squashfs-tools", "mmdebstrap": "mmdebstrap", "apt-get": "apt", "apt-cache": "apt"}
+var tools = map[string]string{"sqfstar": "squashfs-tools", "mmdebstrap": "mmdebstrap"}
 
-// checkTools returns an error if a tool that r needs is missing.
-func checkTools(r Recipe) error {
-	need := []string{}
+// neededTools returns the programs that a build of r needs, without the formatter.
+func neededTools(r Recipe) []string {
+	var need []string
 	if !r.Archive {
 		need = append(need, "sqfstar")
 	}
 	if r.Image == "" {
 		need = append(need, "mmdebstrap")
 	}
-	for _, name := range need {
+	return need
+}
+
+// MissingPackages returns the Debian packages of the programs that a build of r needs and this machine lacks.
+func MissingPackages(r Recipe) []string {
+	var packages []string
+	for _, name := range neededTools(r) {
+		if _, err := exec.LookPath(name); err != nil {
+			packages = append(packages, tools[name])
+		}
+	}
+	if _, err := FindFormatter(); err != nil && !r.Archive {
+		packages = append(packages, FormatterPackage)
+	}
+	return packages
+}
+
+// checkTools returns an error if a tool that r needs is missing.
+func checkTools(r Recipe) error {
+	for _, name := range neededTools(r) {
 		if _, err := exec.LookPath(name); err != nil {
 			return vm.MissingProgram("build", r.Name, "%s is not installed: apt-get install %s", name, tools[name])
 		}

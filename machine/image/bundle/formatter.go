@@ -14,8 +14,11 @@ const formatter = "mke2fs"
 // those of Homebrew.
 var formatterDirs = []string{"/usr/sbin", "/sbin", "/opt/homebrew/opt/e2fsprogs/sbin", "/usr/local/opt/e2fsprogs/sbin"}
 
+// FormatterPackage is the package of the formatter in Debian and in Homebrew.
+const FormatterPackage = "e2fsprogs"
+
 // FixFormatter says how to install the formatter.
-const FixFormatter = "apt-get install e2fsprogs, or brew install e2fsprogs"
+const FixFormatter = "apt-get install " + FormatterPackage + ", or brew install " + FormatterPackage
 
 // FindFormatter returns the path of mke2fs on this machine. Kinds: ErrUnavailable.
 func FindFormatter() (string, error) {

@@ -151,7 +151,11 @@ func Probe(ctx context.Context, opts Options) atoll.Probe {
 	}
 	d, err := New(ctx, opts)
 	if err != nil {
-		return atoll.Probe{Reason: causeText(err), Fix: "apt-get install " + packages[runtime.GOARCH]}
+		p := atoll.Probe{Reason: causeText(err), Fix: "apt-get install " + packages[runtime.GOARCH]}
+		if _, err := Find(opts.Program); err != nil && opts.Program == "" {
+			p.Packages = []string{packages[runtime.GOARCH]}
+		}
+		return p
 	}
 	if !untried {
 		return d.Probe(ctx)

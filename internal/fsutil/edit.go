@@ -1,4 +1,4 @@
-package mcpconfig
+package fsutil
 
 import (
 	"bytes"
@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// EditFile replaces the content of a file with what edit returns. A file that does not exist is empty, and
-// created with mode. The new content is written beside the file and renamed; the mode of the file remains,
-// and a symbolic link still leads to it. changed is false if edit returns the old content. If edit fails, the
-// file is untouched.
+// EditFile replaces the content of a file that people edit, too, with what edit returns. A file that does not exist is
+// empty, and created with mode. The new content is written beside the file and renamed; the mode of the file remains,
+// and a symbolic link still leads to it. Concurrent calls wait for each other. changed is false if edit returns the old
+// content. If edit fails, the file is untouched.
 func EditFile(name string, mode fs.FileMode, edit func(data []byte) ([]byte, error)) (changed bool, err error) {
 	target, err := filepath.EvalSymlinks(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -24,6 +24,26 @@ func EditFile(name string, mode fs.FileMode, edit func(data []byte) ([]byte, err
 	if err != nil {
 		return false, err
 	}
+	dir := filepath.Dir(target)
+	_, err = os.Stat(dir)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, err
+	}
+	lock, err := WaitLock(filepath.Join(dir, "."+filepath.Base(target)+".lock"))
+	if err != nil {
+		return false, err
+	}
+	changed, err = editLocked(name, target, mode, edit)
+	err = errors.Join(err, lock.Remove())
+	if missing && !changed {
+		_ = os.Remove(dir) // fails if another program has written to it
+	}
+	return changed, err
+}
+
+// editLocked is EditFile for the file at target, whose lock the caller holds.
+func editLocked(name, target string, mode fs.FileMode, edit func(data []byte) ([]byte, error)) (changed bool, err error) {
 	old, err := os.ReadFile(target)
 	exists := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -42,14 +62,15 @@ func EditFile(name string, mode fs.FileMode, edit func(data []byte) ([]byte, err
 			return false, err
 		}
 		mode = info.Mode().Perm()
-	} else if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+	}
+	if err := replaceEdited(target, old, data, mode); err != nil {
 		return false, err
 	}
-	return true, replaceFile(target, old, data, mode)
+	return true, nil
 }
 
-// replaceFile replaces the content of a file that still has the old content.
-func replaceFile(target string, old, data []byte, mode fs.FileMode) error {
+// replaceEdited replaces the content of a file that still has the old content.
+func replaceEdited(target string, old, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
 	if err != nil {
 		return err
