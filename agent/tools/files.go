@@ -190,7 +190,7 @@ func fileTools(k *Kit) []*Tool {
 		}, writeFile).refineInput(encodings),
 		newTool(Tool{
 			Name: "sandbox_fs_read", Title: "Read a file", ReadOnly: true, Idempotent: true,
-			Description: "Read a file of the sandbox: text, or a PNG, JPEG, GIF or WebP image to look at. A long file is returned in parts.",
+			Description: "Read a file of the sandbox: text, or a PDF, or a PNG, JPEG, GIF or WebP image, to look at. A long file is returned in parts.",
 		}, readFile).refineInput(func(p map[string]*jsonschema.Schema) {
 			encodings(p)
 			p["line"].Minimum, p["lines"].Minimum, p["offset"].Minimum = jsonschema.Ptr(1.0), jsonschema.Ptr(1.0), jsonschema.Ptr(0.0)

@@ -34,7 +34,7 @@ type readFileOutput struct {
 	Path      string `json:"path"`
 	Content   string `json:"content"`
 	Encoding  string `json:"encoding" jsonschema:"text, base64, or none if the content is left out"`
-	MIMEType  string `json:"mime_type,omitempty" jsonschema:"of an image that is returned besides"`
+	MIMEType  string `json:"mime_type,omitempty" jsonschema:"of an image or a PDF that is returned besides"`
 	SizeBytes int64  `json:"size_bytes" jsonschema:"of the whole file"`
 	Line      int    `json:"line,omitempty" jsonschema:"the number of the first returned line"`
 	NextLine  int    `json:"next_line,omitempty" jsonschema:"the line after the last returned one"`
@@ -112,20 +112,33 @@ func (o *readFileOutput) setContent(data []byte, in readFileInput, most int) {
 // imageTypes are the types of images that models look at.
 var imageTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
-// Bounds of images, as model services have them.
+// Bounds of images and PDFs, as model services have them.
 const (
 	maxImage     = 3_500_000 // bytes
 	maxImageSide = 8000      // pixels
 )
 
-// setMedia sets an image, or the advice for a PDF, of a file that begins with data. It reports whether the
-// file is such a file.
+// setPDF sets a PDF, with advice for models that do not see it.
+func (o *readFileOutput) setPDF(ctx context.Context, p fileRef) error {
+	o.Encoding = encodingNone
+	if o.SizeBytes > maxImage {
+		o.appendNote("This is a PDF of %d bytes, more than the %d that can be returned: extract its text with sandbox_exec, for example by pdftotext.", o.SizeBytes, maxImage)
+		return nil
+	}
+	data, _, err := p.readRange(ctx, 0, maxImage+1)
+	if err != nil || len(data) > maxImage {
+		return err
+	}
+	o.appendNote("This is a PDF of %d bytes. If you do not see it, extract its text with sandbox_exec, for example by pdftotext.", len(data))
+	o.MIMEType, o.media = TypePDF, &Media{Type: TypePDF, Path: p.path, Data: data}
+	return nil
+}
+
+// setMedia sets an image or a PDF, if a file that begins with data is one. It reports whether it is.
 func (o *readFileOutput) setMedia(ctx context.Context, p fileRef, data []byte) (done bool, err error) {
 	kind := http.DetectContentType(data)
-	if kind == "application/pdf" {
-		o.Encoding = encodingNone
-		o.appendNote("This is a PDF of %d bytes. Extract its text with sandbox_exec, for example by pdftotext, or read its bytes with encoding base64.", o.SizeBytes)
-		return true, nil
+	if kind == TypePDF {
+		return true, o.setPDF(ctx, p)
 	}
 	if !slices.Contains(imageTypes, kind) {
 		return false, nil
@@ -153,7 +166,7 @@ func (o *readFileOutput) setMedia(ctx context.Context, p fileRef, data []byte) (
 			return true, nil
 		}
 	}
-	o.MIMEType, o.media = kind, &Media{Type: kind, Data: data}
+	o.MIMEType, o.media = kind, &Media{Type: kind, Path: p.path, Data: data}
 	return true, nil
 }
 

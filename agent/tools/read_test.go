@@ -63,7 +63,7 @@ func TestReadLines(t *testing.T) {
 	b.call("sandbox_fs_read", m{"path": "none", "line": 1}).wantError(atoll.ErrNotExist)
 }
 
-// Images come as media; programs that call for JSON get their bytes as before.
+// Images and PDFs come as media; programs that call for JSON get their bytes as before.
 func TestReadImages(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	var picture bytes.Buffer
@@ -73,6 +73,7 @@ func TestReadImages(t *testing.T) {
 	webp := append([]byte("RIFF\x1a\x00\x00\x00WEBPVP8L"), make([]byte, 20)...)
 	for name, data := range map[string][]byte{
 		"good.png": picture.Bytes(), "broken.png": picture.Bytes()[:20], "x.webp": webp, "x.pdf": []byte("%PDF-1.7\n\xff"), "large.gif": append([]byte("GIF89a"), make([]byte, 4_000_000)...),
+		"large.pdf": append([]byte("%PDF-"), make([]byte, 4_000_000)...),
 	} {
 		b.call("sandbox_fs_write", m{"path": name, "content": base64.StdEncoding.EncodeToString(data), "encoding": "base64"}).wantFields("path", "/work/"+name)
 	}
@@ -84,7 +85,8 @@ func TestReadImages(t *testing.T) {
 		{"x.webp", fmt.Sprintf("This is an image, image/webp, of %d bytes.", len(webp)), "image/webp", webp},
 		{"broken.png", "This is a broken image, image/png, of 20 bytes: unexpected EOF.", "", nil},
 		{"large.gif", "This is an image, image/gif, of 4000006 bytes, more than the 3500000 that can be returned: make it smaller with a program.", "", nil},
-		{"x.pdf", "This is a PDF of 10 bytes. Extract its text with sandbox_exec, for example by pdftotext, or read its bytes with encoding base64.", "", nil},
+		{"x.pdf", "This is a PDF of 10 bytes. If you do not see it, extract its text with sandbox_exec, for example by pdftotext.", "application/pdf", []byte("%PDF-1.7\n\xff")},
+		{"large.pdf", "This is a PDF of 4000005 bytes, more than the 3500000 that can be returned: extract its text with sandbox_exec, for example by pdftotext.", "", nil},
 	} {
 		a := b.getAnswer("sandbox_fs_read", `{"path": "`+tt.path+`"}`)
 		kind, data := "", []byte(nil)

@@ -294,9 +294,13 @@ type Answer struct {
 
 // A Media is an image for a model.
 type Media struct {
-	Type string // a MIME type
+	Type string // a MIME type: of an image, or TypePDF
+	Path string // of the file
 	Data []byte
 }
+
+// TypePDF is the MIME type of a PDF.
+const TypePDF = "application/pdf"
 
 // A texter formats the output of a tool as plain text.
 type texter interface{ formatText() string }

@@ -39,9 +39,17 @@ func (s *Server) callTool(ctx context.Context, req *sdk.CallToolRequest) (*sdk.C
 		result.StructuredContent = nil
 	}
 	if m := out.Media; m != nil {
-		result.Content = append(result.Content, &sdk.ImageContent{Data: m.Data, MIMEType: m.Type})
+		result.Content = append(result.Content, newMediaContent(m))
 	}
 	return result, nil
+}
+
+// newMediaContent returns an image as such, and a PDF as an embedded resource: MCP has no other form for it.
+func newMediaContent(m *tools.Media) sdk.Content {
+	if m.Type == tools.TypePDF {
+		return &sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: fileURI(m.Path), MIMEType: m.Type, Blob: m.Data}}
+	}
+	return &sdk.ImageContent{Data: m.Data, MIMEType: m.Type}
 }
 
 // textHiders are the names of clients that pass only the structured result to the model, if there is one.

@@ -52,14 +52,17 @@ func blocksOf(req *request, reply Reply, id int) (blocks []object, stop string, 
 	if reply.Text != "" {
 		blocks = append(blocks, object{"type": "text", "text": reply.Text})
 	}
-	if reply.Run == "" {
+	wanted, input := reply.Call, object(reply.Input)
+	switch {
+	case reply.Run != "":
+		wanted, input = "Bash", object{"command": reply.Run, "description": "runs it"}
+	case wanted == "":
 		return blocks, "end_turn", nil
 	}
-	name := req.findTool("Bash")
+	name := req.findTool(wanted)
 	if name == "" {
-		return nil, "", fmt.Errorf("testmodel: the agent offers no tool for %q", reply.Run)
+		return nil, "", fmt.Errorf("testmodel: the agent offers no tool %s", wanted)
 	}
-	input := object{"command": reply.Run, "description": "runs it"}
 	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": name, "input": input}), "tool_use", nil
 }
 

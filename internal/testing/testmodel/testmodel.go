@@ -24,12 +24,13 @@ const Key = "sk-ant-test-0123456789"
 // maxBody limits the size of a request; requests of agents are far smaller.
 const maxBody = 32 << 20
 
-// A Reply is one answer of the model. If Run is set, the answer ends with a call of the agent's shell
-// tool.
+// A Reply is one answer of the model. If Run or Call is set, the answer ends with a call of a tool.
 type Reply struct {
 	Think string
 	Text  string
-	Run   string // a shell command for the agent's tool
+	Run   string // a shell command for the agent's own tool
+	Call  string // the name of any other tool, for claude
+	Input map[string]any
 	Error string // if set, the answer is this error
 }
 
@@ -111,6 +112,12 @@ type request struct {
 		Name string `json:"name"`
 		Type string `json:"type"`
 	} `json:"tools"`
+}
+
+// OffersTool reports whether the agent offered a tool called name in a request, as Requests returns it.
+func OffersTool(body, name string) bool {
+	var req request
+	return json.Unmarshal([]byte(body), &req) == nil && req.findTool(name) != ""
 }
 
 // findTool returns the first of names that the agent offers, or "".
