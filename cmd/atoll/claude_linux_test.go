@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -16,6 +17,14 @@ import (
 
 const sandboxExec = "mcp__atoll__sandbox_exec"
 
+// tinyPDF is a PDF with one empty page.
+const tinyPDF = `%PDF-1.1
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>endobj
+trailer<</Root 1 0 R>>
+`
+
 // Claude Code works in the sandbox that atoll mcp install gives it, with the model of a script.
 func TestClaudeCode(t *testing.T) {
 	testenv.Need(t, testenv.Agent("claude"))
@@ -24,15 +33,20 @@ func TestClaudeCode(t *testing.T) {
 	atollIn(t, env, project, "mcp", "install", "claude", "--deny-bash")
 	model := testmodel.New(
 		testmodel.Reply{Call: sandboxExec, Input: map[string]any{"command": "echo the-answer-is-$((6*7))"}},
+		testmodel.Reply{Call: "mcp__atoll__sandbox_fs_write", Input: map[string]any{"path": "x.pdf", "content": tinyPDF}},
+		testmodel.Reply{Call: "mcp__atoll__sandbox_fs_read", Input: map[string]any{"path": "x.pdf"}},
 		testmodel.Reply{Text: "It is 42."},
 	)
-	out := runClaude(t, env, project, model, "--allowedTools", sandboxExec)
+	out := runClaude(t, env, project, model, "--allowedTools", sandboxExec, "mcp__atoll__sandbox_fs_read", "mcp__atoll__sandbox_fs_write")
 	if !strings.Contains(out, "It is 42.") || model.Left() != 0 {
 		t.Errorf("claude printed %q, and %d replies are left", out, model.Left())
 	}
 	requests := model.Requests()
-	if len(requests) != 2 || !strings.Contains(requests[1], "the-answer-is-42") {
-		t.Fatalf("%d requests; the second one has no output of the command", len(requests))
+	if len(requests) != 4 || !strings.Contains(requests[1], "the-answer-is-42") {
+		t.Fatalf("%d requests; the second one has no output of the command: %s", len(requests), requests[len(requests)-1])
+	}
+	if !strings.Contains(requests[3], fmt.Sprintf("(application/pdf, %d bytes) saved to ", len(tinyPDF))) { // from where it reads the pages
+		t.Errorf("Claude Code does not get the PDF: %s", requests[3])
 	}
 	if testmodel.OffersTool(requests[0], "Bash") {
 		t.Error("claude offers its own Bash")
@@ -49,7 +63,8 @@ func TestClaudeCode(t *testing.T) {
 // denies Bash.
 func TestClaudePlugins(t *testing.T) {
 	testenv.Need(t, testenv.Agent("claude"))
-	env := claudeEnv(t)
+	needGVisor(t)
+	env := append(claudeEnv(t), "ATOLL_PROVIDER=gvisor", "ATOLL_PROVIDERS=gvisor") // which works on directories in place
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +109,7 @@ func claudeEnv(t *testing.T) []string {
 	if err := os.Symlink(self, filepath.Join(bin, "atoll")); err != nil {
 		t.Fatal(err)
 	}
-	return append(env, "HOME="+home, "CLAUDE_CONFIG_DIR=", "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return append(env, "HOME="+home, "CLAUDE_CONFIG_DIR="+filepath.Join(home, "claude"), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
 // atollIn runs atoll in a directory.
@@ -122,6 +137,6 @@ func runClaude(t *testing.T, env []string, dir string, model *testmodel.Model, f
 	server := httptest.NewServer(model)
 	defer server.Close()
 	env = append(slices.Clone(env), "ANTHROPIC_BASE_URL="+server.URL, "ANTHROPIC_API_KEY="+testmodel.Key,
-		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1")
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false") // all tools are in the first request
 	return runIn(t, env, dir, "claude", append([]string{"-p", "Compute six times seven.", "--max-turns", "5"}, flags...)...)
 }

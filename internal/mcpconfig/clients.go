@@ -3,6 +3,7 @@
 package mcpconfig
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -36,6 +37,7 @@ type Dirs struct {
 	Config string // XDG_CONFIG_HOME; "" means .config in Home
 	App    string // APPDATA of Windows
 	Codex  string // CODEX_HOME; "" means .codex in Home
+	Claude string // CLAUDE_CONFIG_DIR; "" means Home, and .claude in it
 }
 
 // DirsOf returns the directories in an environment of "KEY=value" pairs.
@@ -48,7 +50,7 @@ func DirsOf(env []string) Dirs {
 		}
 		return value
 	}
-	d := Dirs{Home: get("HOME"), Config: get("XDG_CONFIG_HOME"), App: get("APPDATA"), Codex: get("CODEX_HOME")}
+	d := Dirs{Home: get("HOME"), Config: get("XDG_CONFIG_HOME"), App: get("APPDATA"), Codex: get("CODEX_HOME"), Claude: get("CLAUDE_CONFIG_DIR")}
 	if runtime.GOOS == "windows" {
 		d.Home = get("USERPROFILE")
 	}
@@ -74,7 +76,7 @@ func appDir(d Dirs, name string) string {
 
 var clients = []Client{
 	{Name: "claude", Title: "Claude Code", Workspace: ".", table: "mcpServers", stdio: true, project: ".mcp.json",
-		user: func(d Dirs) string { return filepath.Join(d.Home, ".claude.json") }},
+		user: func(d Dirs) string { return filepath.Join(cmp.Or(d.Claude, d.Home), ".claude.json") }},
 	{Name: "codex", Title: "Codex", table: "mcp_servers", project: ".codex/config.toml",
 		user: func(d Dirs) string { return filepath.Join(d.Codex, "config.toml") }},
 	{Name: "cursor", Title: "Cursor", Workspace: "${workspaceFolder}", table: "mcpServers", project: ".cursor/mcp.json",

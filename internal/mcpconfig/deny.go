@@ -9,6 +9,9 @@ import (
 // DenyFile returns the settings file of Claude Code with its permissions: that of the project in a directory,
 // or if that is "", that of the user.
 func DenyFile(dirs Dirs, project string) string {
+	if project == "" && dirs.Claude != "" {
+		return filepath.Join(dirs.Claude, "settings.json")
+	}
 	if project == "" {
 		project = dirs.Home
 	}

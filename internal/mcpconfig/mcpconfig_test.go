@@ -154,8 +154,11 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	dirs = DirsOf([]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "CODEX_HOME=/c"})
+	dirs = DirsOf([]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "CODEX_HOME=/c", "CLAUDE_CONFIG_DIR=/l"})
 	if got := findClient(t, "zed").File(dirs, "") + " " + findClient(t, "codex").File(dirs, ""); got != "/x/zed/settings.json /c/config.toml" {
 		t.Errorf("with variables: %s", got)
+	}
+	if got := findClient(t, "claude").File(dirs, "") + " " + DenyFile(dirs, "") + " " + DenyFile(dirs, "/p"); got != "/l/.claude.json /l/settings.json /p/.claude/settings.json" {
+		t.Errorf("claude with a directory of its own: %s", got)
 	}
 }
