@@ -713,6 +713,7 @@ var dependencies = map[string]struct {
 	"github.com/creack/pty":                   {"terminals on every Unix", []string{"internal/process", "internal/procgroup"}},
 	"github.com/firebase/genkit/go":           {"agents on Genkit; a module of its own keeps it out of this one", []string{"agent/genkit"}},
 	"github.com/cli/browser":                  {"the browser of each system", []string{"cmd/atoll"}},
+	"github.com/swaggest/swgui":               {"Swagger UI, which shows the API", []string{"server/openapi"}},
 	"github.com/fsnotify/fsnotify":            {"one watch on a directory sees all changes of records", []string{"provider/internal/supervised", "provider/vmdocker"}},
 	"github.com/google/jsonschema-go":         {"schemas of tools for MCP", []string{"agent/genkit", "agent/tools"}},
 	"mvdan.cc/sh/v3":                          {"scripts of a shell, in which the audit log looks for secrets", []string{"layer/audit"}},

@@ -177,7 +177,8 @@ func TestJSONSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, block := range bytes.Split(data, []byte("\n```"))[1:] {
-			if text, ok := bytes.CutPrefix(block, []byte("yaml config\n")); ok {
+			_, text, _ := bytes.Cut(block, []byte("\n"))
+			if src, _ := newSource(t, ""); bytes.HasPrefix(block, []byte("yaml")) && Check(src, text) == nil {
 				examples++
 				if err := validate(string(text)); err != nil {
 					t.Errorf("%s: %v\n%s", page, err, text)
@@ -185,7 +186,7 @@ func TestJSONSchema(t *testing.T) {
 			}
 		}
 	}
-	if examples < 3 {
+	if examples < 10 {
 		t.Errorf("the manual has %d examples", examples)
 	}
 	for text, want := range map[string]string{

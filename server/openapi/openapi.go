@@ -1,20 +1,19 @@
 // Package openapi describes the API of package api: it generates an OpenAPI 3.1
-// document from the routes and their Go types, and a page to read it. It is a separate
+// document from the routes and their Go types, and serves it with a page that shows it. It is a separate
 // package because servers of a single sandbox don't need it, and must start fast.
 //
 //	handler, err := api.NewHandler(p, api.Options{Docs: openapi.Handler(version)})
 package openapi
 
 import (
-	"bytes"
+	"cmp"
 	_ "embed"
-	"html/template"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -38,8 +37,11 @@ var proxied = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
 func Document(version string) *huma.OpenAPI {
 	b := builder{schemas: huma.NewMapRegistry(schemaPrefix, schemaName)}
 	doc := &huma.OpenAPI{
-		OpenAPI:  "3.1.0",
-		Info:     &huma.Info{Title: "Atoll", Version: version, Description: intro},
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{
+			Title: "Atoll", Version: version, Description: intro + describeStreams(),
+			License: &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}, Contact: &huma.Contact{Name: "Atoll", URL: "https://" + module},
+		},
 		Servers:  []*huma.Server{{URL: "/", Description: "The server that serves this document"}},
 		Security: []map[string][]string{{"token": {}}},
 		Components: &huma.Components{
@@ -49,11 +51,11 @@ func Document(version string) *huma.OpenAPI {
 		},
 	}
 	for _, route := range api.Routes() {
-		if route.Alias {
+		if route.Alias || isStream(route) { // describeStreams describes streams
 			continue
 		}
 		if !hasTag(doc, route.Tag) {
-			doc.Tags = append(doc.Tags, &huma.Tag{Name: route.Tag})
+			doc.Tags = append(doc.Tags, &huma.Tag{Name: route.Tag, Description: tagDocs[route.Tag]})
 		}
 		if route.Method != "" {
 			doc.AddOperation(b.newOperation(route))
@@ -68,6 +70,40 @@ func Document(version string) *huma.OpenAPI {
 	loadComments().describeSchemas(b.schemas)
 	b.finishSchemas()
 	return doc
+}
+
+// tagDocs describes the tags.
+var tagDocs = map[string]string{
+	"server":        "The server, its providers, and how ready they are.",
+	"projects":      "Projects, which separate the sandboxes, volumes and keys of teams.",
+	"sandboxes":     "Sandboxes, from their creation to their end.",
+	"processes":     "Commands in a sandbox: their input, output and signals.",
+	"files":         "The files of a sandbox.",
+	"ports":         "Programs in a sandbox that listen on a port.",
+	"volumes":       "Volumes, which outlive sandboxes.",
+	"images":        "Images that the server has stored.",
+	"snapshots":     "Snapshots, from which other sandboxes start.",
+	"workspaces":    "Directories and git repositories that sandboxes work on.",
+	"sessions":      "Sandboxes of workflows, agents and conversations.",
+	"tools":         "Tools for models, as over MCP.",
+	"conversations": "Conversations with agents, each in a sandbox.",
+	"agents":        "The sandboxes of agents and their files.",
+	"keys":          "API keys.",
+	"audit":         "The audit log.",
+}
+
+// isStream reports whether a route upgrades the connection, which OpenAPI cannot describe.
+func isStream(r api.Route) bool { return r.Status == http.StatusSwitchingProtocols }
+
+// describeStreams lists the routes that upgrade the connection, in Markdown. It follows the intro.
+func describeStreams() string {
+	var b strings.Builder
+	for _, r := range api.Routes() {
+		if isStream(r) {
+			fmt.Fprintf(&b, "- `%s`: %s. %s\n", r.Path, r.Summary, r.Doc)
+		}
+	}
+	return b.String() + "\n</details>\n"
 }
 
 func hasTag(doc *huma.OpenAPI, name string) bool {
@@ -113,7 +149,7 @@ type builder struct{ schemas huma.Registry }
 func (b builder) newOperation(r api.Route) *huma.Operation {
 	op := &huma.Operation{
 		Method: r.Method, Path: strings.ReplaceAll(r.Path, "...}", "}"), OperationID: r.Name,
-		Tags: []string{r.Tag}, Summary: r.Summary, Description: r.Doc,
+		Tags: []string{r.Tag}, Summary: r.Summary, Description: cmp.Or(r.Doc, r.Summary+"."),
 		Responses: map[string]*huma.Response{},
 	}
 	if r.Public {
@@ -134,12 +170,7 @@ func (b builder) newOperation(r api.Route) *huma.Operation {
 	if status == 0 {
 		status = http.StatusOK
 	}
-	ok := &huma.Response{Description: http.StatusText(status), Content: b.mediaTypes(r.Reply)}
-	if r.Stream.Type != nil {
-		ref := b.schemaOf(r.Stream.Type).Ref
-		ok.Description += ". Text messages are " + strings.TrimPrefix(ref, schemaPrefix) + " objects."
-	}
-	op.Responses[strconv.Itoa(status)] = ok
+	op.Responses[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: b.mediaTypes(r.Reply)}
 	for _, status := range []string{"4XX", "5XX"} {
 		op.Responses[status] = &huma.Response{Ref: "#/components/responses/Error"}
 	}
@@ -180,149 +211,29 @@ func (b builder) mediaTypes(c api.Content) map[string]*huma.MediaType {
 
 func (b builder) schemaOf(t reflect.Type) *huma.Schema { return b.schemas.Schema(t, true, t.Name()) }
 
-// finishSchemas removes constraints that Go types imply.
+// finishSchemas removes constraints that Go types imply, and adds examples.
 func (b builder) finishSchemas() {
-	for _, schema := range b.schemas.Map() {
+	for name, schema := range b.schemas.Map() {
 		schema.AdditionalProperties = nil // a newer server may send more fields
-	}
-}
-
-// Handler serves /openapi.json and /docs. The first request generates the document.
-func Handler(version string) http.Handler {
-	h := &handler{version: version}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
-		h.serveDocument(w, "application/json", func() []byte { return h.json })
-	})
-	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		h.serveDocument(w, "text/html; charset=utf-8", func() []byte { return h.html })
-	})
-	return mux
-}
-
-type handler struct {
-	version string
-
-	once       sync.Once
-	json, html []byte
-	err        error
-}
-
-func (h *handler) serveDocument(w http.ResponseWriter, media string, body func() []byte) {
-	if h.once.Do(h.makeDocument); h.err != nil {
-		http.Error(w, h.err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", media)
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body())))
-	_, _ = w.Write(body()) // the client may have gone
-}
-
-func (h *handler) makeDocument() {
-	doc := Document(h.version)
-	if h.json, h.err = doc.MarshalJSON(); h.err != nil {
-		return
-	}
-	h.html, h.err = renderPage(doc)
-}
-
-//go:embed page.html
-var page string
-
-// An operation is one line of the page.
-type operation struct {
-	*huma.Operation
-	Body   string // schema of the request
-	Reply  string // schema of the success
-	Status string
-}
-
-// renderPage returns the page, which needs no script.
-func renderPage(doc *huma.OpenAPI) ([]byte, error) {
-	t, err := template.New("page").Funcs(template.FuncMap{"fields": schemaFields, "type": typeName}).Parse(page)
-	if err != nil {
-		return nil, err
-	}
-	type section struct {
-		Name       string
-		Operations []operation
-	}
-	var sections []section
-	for _, tag := range doc.Tags {
-		s := section{Name: tag.Name}
-		for _, path := range sortedKeys(doc.Paths) {
-			item := doc.Paths[path]
-			for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
-				if op != nil && op.Tags[0] == tag.Name {
-					s.Operations = append(s.Operations, describeOperation(op))
-				}
-			}
-		}
-		sections = append(sections, s)
-	}
-	var out bytes.Buffer
-	err = t.Execute(&out, map[string]any{"Doc": doc, "Sections": sections, "Schemas": doc.Components.Schemas.Map()})
-	return out.Bytes(), err
-}
-
-func describeOperation(op *huma.Operation) operation {
-	o := operation{Operation: op}
-	if op.RequestBody != nil {
-		o.Body = contentName(op.RequestBody.Content)
-	}
-	for status, resp := range op.Responses {
-		if resp.Ref == "" { // not an error
-			o.Status, o.Reply = status, contentName(resp.Content)
+		if example := examples[name]; example != nil {
+			schema.Examples = []any{example}
 		}
 	}
-	return o
 }
 
-func contentName(content map[string]*huma.MediaType) string {
-	for media, c := range content {
-		if name := strings.TrimPrefix(c.Schema.Ref, schemaPrefix); name != "" {
-			return name + " (" + media + ")"
-		}
-		return media
-	}
-	return "nothing"
-}
-
-// A field is one property of a schema.
-type field struct {
-	Name, Type string
-	Required   bool
-}
-
-func schemaFields(s *huma.Schema) []field {
-	var list []field
-	for _, name := range sortedKeys(s.Properties) {
-		list = append(list, field{name, typeName(s.Properties[name]), slices.Contains(s.Required, name)})
-	}
-	return list
-}
-
-func typeName(s *huma.Schema) string {
-	switch {
-	case s.Ref != "":
-		return strings.TrimPrefix(s.Ref, schemaPrefix)
-	case s.Items != nil:
-		return "list of " + typeName(s.Items)
-	case s.Format != "" && s.Type == huma.TypeString:
-		return s.Format
-	case s.ContentEncoding != "":
-		return s.ContentEncoding
-	}
-	return s.Type
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+// examples has an example for schemas of requests.
+var examples = map[string]any{
+	"Spec": map[string]any{
+		"name": "web", "image": "python:3.12", "network": map[string]any{"mode": "egress", "allow": []string{"pypi.org"}},
+		"resources": map[string]any{"memory": 2 << 30, "cpus": 1.5}, "ttl": "24h", "labels": map[string]string{"team": "search"},
+	},
+	"ExecRequest":   map[string]any{"args": []string{"python3", "-c", "print(input())"}, "stdin": "hello\n", "timeout": "30s"},
+	"Command":       map[string]any{"args": []string{"cat"}, "open_stdin": true},
+	"Code":          map[string]any{"language": "python", "code": "print(6*7)"},
+	"ExtendRequest": map[string]any{"ttl": "2h"},
+	"SignalRequest": map[string]any{"signal": "TERM"},
+	"StopRequest":   map[string]any{"grace": "10s"},
+	"KeySpec":       map[string]any{"name": "ci", "role": "project", "projects": []string{"web"}, "ttl": "30d"},
+	"WorkspaceSpec": map[string]any{"name": "app", "source": "https://github.com/golang/example.git"},
+	"SessionSpec":   map[string]any{"scope": map[string]any{"kind": "conversation", "id": "c-1"}, "sandbox": map[string]any{"image": "python:3.12"}},
 }
