@@ -464,6 +464,7 @@ var allowedImports = map[string]map[string]string{
 		"machine/guest":               "the guest in containers",
 		"internal/dirfs":              "names on volumes",
 		"internal/fsutil":             "locks, and records of images",
+		"internal/guestprogram":       "the default guest",
 		"provider/internal/watchhub":  "Watch",
 		"provider/internal/guestproc": "records of main processes",
 		"internal/userdb":             "owners of the work directory",

@@ -22,6 +22,19 @@ func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// StateHome returns the directory for the state of the user's programs: $XDG_STATE_HOME, or else
+// ~/.local/state.
+func StateHome() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) { // the XDG specification ignores relative paths
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".local", "state"), nil
+}
+
 // Temporary is the suffix of the temporary files of WriteFile and its variants. Such a file
 // remains if its writer is killed.
 const Temporary = ".tmp"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // A Config describes the machines of projects.
@@ -40,15 +41,8 @@ const (
 
 // DefaultConsoleLogDir returns a directory below $XDG_STATE_HOME, which defaults to ~/.local/state.
 func DefaultConsoleLogDir() (string, error) {
-	state := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(state) {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", err
-		}
-		state = filepath.Join(home, ".local", "state")
-	}
-	return filepath.Join(state, "atoll", "vm"), nil
+	state, err := fsutil.StateHome()
+	return filepath.Join(state, "atoll", "vm"), err
 }
 
 // WithDefaults returns c with its defaults filled in, and how long an idle machine stays, or 0 for

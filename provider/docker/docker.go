@@ -25,17 +25,20 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/guestprogram"
 	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// Options select the engine and configure its sandboxes. Dir is required, and so is Guest unless
-// Plain is set.
+// Options select the engine and configure its sandboxes. Zero fields mean defaults: those of the command line.
 type Options struct {
 	// Dir holds the locks that programs on one machine share, and the records of fetched images.
-	// New creates it.
+	// New creates it. Default: atoll/docker in $XDG_STATE_HOME, or else in ~/.local/state.
 	Dir string
-	// Guest returns the guest's program: cmd/atoll-guest, built for the engine's machine.
+	// Guest returns the guest's program: cmd/atoll-guest, built for the engine's machine. Default: the
+	// one in this binary, if it was built with the tag embedguest; else atoll-guest beside it; else the
+	// first Create builds one in Dir with the go command, in a directory of a module that requires this one.
 	Guest func() ([]byte, error)
 	// Plain creates sandboxes without a guest, with nothing but the Engine API and the shell of
 	// the image. They can do less, as Info tells, and commands take longer to start. One engine
@@ -136,8 +139,16 @@ var info = atoll.Info{
 
 // New returns a provider of the engine's sandboxes. It does not connect. Kinds: ErrInvalid.
 func New(opts Options) (*Provider, error) {
-	if opts.Dir == "" || opts.Guest == nil && !opts.Plain {
-		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "set Dir, and Guest or Plain")
+	if opts.Dir == "" {
+		state, err := fsutil.StateHome()
+		if err != nil {
+			return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "set Dir: %w", err)
+		}
+		opts.Dir = filepath.Join(state, "atoll", "docker")
+	}
+	if opts.Guest == nil {
+		dir := filepath.Dir(opts.Dir)
+		opts.Guest = sync.OnceValues(func() ([]byte, error) { return guestprogram.Load("", dir) })
 	}
 	if opts.Prefix == "" {
 		opts.Prefix = "atoll"
