@@ -79,6 +79,8 @@ type Progress struct {
 	Item  string `json:"item,omitempty"`  // such as the name of an image
 	Done  int64  `json:"done,omitempty"`  // bytes
 	Total int64  `json:"total,omitempty"` // in bytes; 0 if unknown
+	Step  int    `json:"step,omitempty"`  // number of the step, from 1; 0 if there are none
+	Steps int    `json:"steps,omitempty"` // number of steps
 }
 
 // Prepare fetches what Create with spec would need to fetch. It does nothing if p is not a

@@ -174,19 +174,15 @@ func (o *bundleOutput) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.asJSON, "json", false, "print a JSON object")
 }
 
-// runBundle calls make with a progress bar, and prints its bundle.
+// runBundle calls make, shows its progress, and prints its bundle.
 func (a *app) runBundle(cmd *cobra.Command, o *bundleOutput, make func(context.Context, *bundle.Store, func(atoll.Progress)) (*bundle.Bundle, error)) error {
 	ctx, stop := interruptContext(cmd.Context())
 	defer stop()
 	var b *bundle.Bundle
 	err := a.withBundles(func(s *bundle.Store) (err error) {
-		var progress func(atoll.Progress)
-		if !o.quiet && isTerminal(a.stderr) {
-			bar := &progressBar{app: a}
-			defer bar.clearLine()
-			progress = bar.showProgress
-		}
-		b, err = make(ctx, s, progress)
+		show, end := a.startProgress(o.quiet)
+		defer end()
+		b, err = make(ctx, s, show)
 		return err
 	})
 	if err != nil {

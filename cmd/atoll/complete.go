@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"path"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -48,6 +52,88 @@ func (a *app) completeProcess(cmd *cobra.Command, args []string, typed string) (
 		}
 		return ids, err
 	})
+}
+
+// completeLocation completes a path in a sandbox, SANDBOX:PATH, and leaves local paths to the shell.
+func (a *app) completeLocation(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	name, typedPath, inside := strings.Cut(typed, ":")
+	if inside {
+		dir := typedPath[:strings.LastIndexByte(typedPath, '/')+1]
+		words, directive := a.completeWith(cmd, nil, func(ctx context.Context, c *connection) (words []string, err error) {
+			sb, err := c.findSandbox(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			entries, err := atoll.Files(sb).List(ctx, cmp.Or(dir, "."), false)
+			for _, e := range entries {
+				word := name + ":" + dir + path.Base(e.Path)
+				if e.Type == atoll.TypeDirectory {
+					word += "/"
+				}
+				words = append(words, word)
+			}
+			return words, err
+		})
+		return words, directive | cobra.ShellCompDirectiveNoSpace
+	}
+	words, directive := a.completeSandboxes(cmd, nil, typed)
+	words = slices.DeleteFunc(words, func(w string) bool { return typed == "" || !strings.HasPrefix(w, typed) })
+	if len(words) == 0 || directive == cobra.ShellCompDirectiveError {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	for i := range words {
+		words[i] += ":"
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// completePorts completes a sandbox as the first argument, and then the ports that it names.
+func (a *app) completePorts(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.completeSandbox(cmd, args, typed)
+	}
+	return a.completeWith(cmd, args, func(ctx context.Context, c *connection) (ports []string, err error) {
+		sb, err := c.findSandbox(ctx, args[0])
+		if err != nil {
+			return nil, err
+		}
+		st, err := sb.Status(ctx)
+		for _, p := range st.Spec.Ports {
+			ports = append(ports, strconv.Itoa(p.Port)+"\t"+p.Name)
+		}
+		return ports, err
+	})
+}
+
+// completeFilter completes a filter of sandboxes.
+func (a *app) completeFilter(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	key, _, complete := strings.Cut(typed, "=")
+	if !complete {
+		return []string{"name=", "project=", "provider=", "state=", "label="}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	var values []string
+	switch key {
+	case "state":
+		for _, s := range states {
+			values = append(values, string(s))
+		}
+	case "provider":
+		for _, e := range config.Providers() {
+			values = append(values, e.Name)
+		}
+	case "name":
+		values, _ = a.completeSandboxes(cmd, nil, typed)
+	}
+	for i := range values {
+		values[i] = key + "=" + values[i]
+	}
+	return values, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeImage completes an image of a new sandbox: those that are stored, and what is always there.
+func (a *app) completeImage(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	words, _ := a.completeImages(cmd, nil, typed) // without a provider that stores images there are none
+	return append(words, hostImage), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeVolumes completes the volumes of the project.
@@ -108,12 +194,17 @@ func fixedWords(list ...string) completion {
 }
 
 // completeFlags registers completions of flags that many commands have.
-func completeFlags(root *cobra.Command) {
+func completeFlags(a *app, root *cobra.Command) {
 	var providers []string
 	for _, e := range config.Providers() {
 		providers = append(providers, e.Name)
 	}
-	fixed := map[string]completion{
+	completions := map[string]completion{
+		"context":    a.completeContexts,
+		"image":      a.completeImage,
+		"snapshot":   a.completeSnapshots,
+		"filter":     a.completeFilter,
+		"pull":       fixedWords(string(atoll.PullMissing), string(atoll.PullAlways), string(atoll.PullNever)),
 		"provider":   fixedWords(providers...),
 		"log-level":  fixedWords("auto", "debug", "info", "warn", "error"),
 		"log-format": fixedWords("text", "json"),
@@ -123,7 +214,7 @@ func completeFlags(root *cobra.Command) {
 	}
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
-		for name, complete := range fixed {
+		for name, complete := range completions {
 			if cmd.LocalFlags().Lookup(name) != nil {
 				_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails for missing flags only
 			}

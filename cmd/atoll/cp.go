@@ -38,7 +38,8 @@ extended attributes, and set-user-ID and set-group-ID bits without --set-id.`,
 		Example: `  atoll cp . web:/work
   atoll cp web:/work/report.html .
   atoll cp web:/work - | gzip > work.tar.gz`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeLocation,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				from, err := a.openLocation(ctx, c, args[0])

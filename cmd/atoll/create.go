@@ -62,7 +62,9 @@ func (a *app) createSandbox(cmd *cobra.Command, spec *atoll.Spec, quiet bool) er
 		if err := a.prepareSandbox(ctx, c, spec, quiet); err != nil {
 			return c.adviseCreate(spec, err)
 		}
+		end := a.watchCreation(spec, quiet)
 		sb, err := c.Create(ctx, spec)
+		end()
 		if err != nil {
 			return c.adviseCreate(spec, err)
 		}

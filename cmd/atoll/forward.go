@@ -27,7 +27,7 @@ The sandbox needs no network.`,
 		Example: `  atoll port-forward web 8080:80
   atoll port-forward web 0:80`,
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeSandbox,
+		ValidArgsFunction: a.completePorts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports, err := parseForwards(args[1:])
 			if err != nil {

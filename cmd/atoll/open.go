@@ -26,7 +26,7 @@ has the same number, unless another program uses that.`,
 		Example: `  atoll open web 8080
   atoll open --no-browser web 8080`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.completeSandbox,
+		ValidArgsFunction: a.completePorts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			inside := 0
 			if len(args) == 2 {

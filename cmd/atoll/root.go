@@ -84,7 +84,7 @@ server for as long as it runs.`,
 	root.SetCompletionCommandGroupID(groupSystem)
 	root.SetFlagErrorFunc(flagError)
 	showUsage(root)
-	completeFlags(root)
+	completeFlags(a, root)
 	return root
 }
 

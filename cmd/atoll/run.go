@@ -162,7 +162,9 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 	}
 	shared := readHostFiles(spec)
 	began := time.Now()
+	end := s.app.watchCreation(spec, f.quiet)
 	sb, err := c.Create(s.ctx, spec)
+	end()
 	if err != nil {
 		return exit, "", s.breakCause(c.adviseCreate(spec, err))
 	}

@@ -97,15 +97,15 @@ func (a *app) withDir(ctx context.Context, c *connection, dir string, s *syncTar
 	return f(ctx, s)
 }
 
-// showTransfer runs do with a progress bar on a terminal.
+// showTransfer runs do and shows its progress.
 func (a *app) showTransfer(verb string, quiet bool, do func(progress func(filesync.Progress)) (*filesync.Stats, error)) (*filesync.Stats, error) {
-	if quiet || !isTerminal(a.stderr) {
+	show, end := a.startProgress(quiet)
+	defer end()
+	if show == nil {
 		return do(nil)
 	}
-	bar := &progressBar{app: a}
-	defer bar.clearLine()
 	return do(func(p filesync.Progress) {
-		bar.showProgress(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
+		show(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
 	})
 }
 

@@ -412,11 +412,40 @@ func TestProgressLine(t *testing.T) {
 		{atoll.Progress{Phase: "pull", Done: 5 << 20, Total: 10 << 20}, 80, "pull [==========          ] 5.0 MiB of 10.0 MiB"},
 		{atoll.Progress{Phase: "pull", Done: 9, Total: 3}, 80, "pull [====================] 9 B of 3 B"},
 		{atoll.Progress{Phase: "a long phase"}, 6, "a long"},
+		{atoll.Progress{Phase: "fetch kernel", Item: "linux", Done: 14 << 20, Step: 1, Steps: 3}, 80, "[1/3] fetch kernel linux 14.0 MiB"},
 	}
 	for _, tt := range tests {
 		if got := progressLine(tt.p, tt.cols); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
+	}
+}
+
+// Without a terminal, long work prints a line from time to time, and short work none.
+func TestProgressLines(t *testing.T) {
+	printed := make(chan string, 100)
+	l := &progressLines{print: func(line string) { printed <- line }, first: 20 * time.Millisecond, every: 10 * time.Millisecond}
+	end := l.startLines()
+	l.showProgress(atoll.Progress{Phase: "pull", Item: "debian", Done: 5 << 20, Total: 10 << 20})
+	if got, want := <-printed, "pull debian 5.0 MiB of 10.0 MiB"; got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
+	l.showProgress(atoll.Progress{Phase: "unpack", Step: 2, Steps: 3})
+	for line := range printed { // the first of them may still be the old one
+		if line == "[2/3] unpack" {
+			break
+		}
+	}
+	end()
+	for len(printed) > 0 {
+		<-printed
+	}
+	l = &progressLines{print: func(line string) { printed <- line }, first: time.Hour, every: time.Hour}
+	end = l.startLines()
+	l.showProgress(atoll.Progress{Phase: "pull"})
+	end()
+	if len(printed) > 0 {
+		t.Errorf("short work prints %q", <-printed)
 	}
 }
 

@@ -97,14 +97,11 @@ func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Contex
 	})
 }
 
-// showProgress calls do with a progress bar on a terminal.
+// showProgress calls do and shows its progress.
 func (a *app) showProgress(quiet bool, do func(func(atoll.Progress)) (workspace.Workspace, error)) (workspace.Workspace, error) {
-	if quiet || !isTerminal(a.stderr) {
-		return do(nil)
-	}
-	bar := &progressBar{app: a}
-	defer bar.clearLine()
-	return do(bar.showProgress)
+	show, end := a.startProgress(quiet)
+	defer end()
+	return do(show)
 }
 
 func newWorkspaceLs(a *app) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 func EditFile(name string, mode fs.FileMode, edit func(data []byte) ([]byte, error)) (changed bool, err error) {
 	target, err := filepath.EvalSymlinks(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(name); err == nil {
+		if info, err := os.Lstat(name); err == nil && info.Mode()&fs.ModeSymlink != 0 { // and no file that was just made
 			return false, fmt.Errorf("%s: the link leads to a file that does not exist", name)
 		}
 		target, err = name, nil

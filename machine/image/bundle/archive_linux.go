@@ -46,11 +46,13 @@ func withArchive(path string, flag int, fill func(w *tar.Writer) error) error {
 
 // buildArchive makes the bundle of r, a root archive.
 func (s *Store) buildArchive(ctx context.Context, r Recipe, guest []byte, m *meter) (*Bundle, error) {
+	m.step, m.steps = 1, 2
 	root, release, err := s.debianPart(ctx, debianArchive, FormatArchive, r, m, packArchive)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
+	m.step = 2
 	return s.packBundle(r, m, func(dir string) (*Manifest, error) {
 		d := *root.Disk
 		path := filepath.Join(dir, d.Name)

@@ -57,17 +57,20 @@ func (s *Store) buildBundle(ctx context.Context, r Recipe, m *meter) (*Bundle, e
 	if r.Archive {
 		return s.buildArchive(ctx, r, guest, m)
 	}
+	m.step, m.steps = 1, 3
 	kernel, release, err := s.kernelPart(ctx, r, m)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
+	m.step = 2
 	root, release, err := s.rootPart(ctx, r, m)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 
+	m.step = 3
 	return s.packBundle(r, m, func(dir string) (*Manifest, error) {
 		man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Kernel: *kernel.Kernel, Disks: []Disk{*root.Disk}}
 		if r.Docker {

@@ -115,6 +115,8 @@ type meter struct {
 	item   string
 	done   int64
 	last   int64
+
+	step, steps int // the present one, and how many there are
 }
 
 func (m *meter) startPhase(phase, item string) {
@@ -134,6 +136,6 @@ func (m *meter) Write(p []byte) (int, error) {
 
 func (m *meter) reportProgress() {
 	if m.notify != nil {
-		m.notify(atoll.Progress{Phase: m.phase, Item: m.item, Done: m.done})
+		m.notify(atoll.Progress{Phase: m.phase, Item: m.item, Done: m.done, Step: m.step, Steps: m.steps})
 	}
 }
