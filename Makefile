@@ -98,8 +98,8 @@ systems: ## build the programs for macOS and Windows, and throw them away
 	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) || exit 1; done
 
 .PHONY: golden
-golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events
-	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output -update
+golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events, descriptions of the API
+	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output ./server/openapi -update
 
 .PHONY: man
 man: ## write the man pages of all commands into bin/man

@@ -190,6 +190,12 @@ var allowedImports = map[string]map[string]string{
 		"internal/process":           "processes of backends",
 		"provider/internal/watchhub": "Watch of backends",
 	},
+	"provider/auto": {
+		"provider/plugin":    "the program atoll",
+		"server/api/client":  "a running server",
+		"internal/fsutil":    "the state directory",
+		"internal/secretref": "the token",
+	},
 	"internal/secretref":           {},
 	"internal/guestprogram":        {},
 	"provider/kubernetes/settings": {},

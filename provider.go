@@ -1,9 +1,12 @@
 package atoll
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -308,4 +311,62 @@ func As[T, X any](x X) (T, bool) {
 		}
 		x = layer.Unwrap()
 	}
+}
+
+// An Opener opens a provider, for Open. If this machine lacks what it needs, such as a running server, it
+// returns an error of kind ErrUnsupported that says so.
+type Opener func(ctx context.Context) (Provider, error)
+
+// openers are the registered openers, guarded by openersMu.
+var (
+	openersMu sync.Mutex
+	openers   []namedOpener
+)
+
+type namedOpener struct {
+	name string
+	rank int
+	open Opener
+}
+
+// RegisterOpener adds an Opener to those of Open. Open tries a lower rank first. Packages call it when a
+// program imports them: provider/auto has the ranks 10 and 20, provider/gvisor 30, provider/docker 40. It
+// panics if the name is taken.
+func RegisterOpener(name string, rank int, open Opener) {
+	openersMu.Lock()
+	defer openersMu.Unlock()
+	if slices.ContainsFunc(openers, func(o namedOpener) bool { return o.name == name }) {
+		panic("atoll: two openers are called " + name)
+	}
+	openers = append(openers, namedOpener{name, rank, open})
+	slices.SortStableFunc(openers, func(a, b namedOpener) int { return cmp.Compare(a.rank, b.rank) })
+}
+
+// Open returns the first provider that a package which the program imports can open. With provider/auto these
+// are a running server of atoll serve, and else the program atoll in PATH; the packages of providers add
+// themselves. The caller must close the provider. Kinds: ErrUnsupported (nothing can be opened here; the
+// error says why for each package), and those of the package that failed.
+//
+//	import _ "github.com/seed46cd37a8/atoll/provider/auto"
+//
+//	p, err := atoll.Open(ctx)
+func Open(ctx context.Context) (Provider, error) {
+	openersMu.Lock()
+	all := slices.Clone(openers)
+	openersMu.Unlock()
+	if len(all) == 0 {
+		return nil, Errorf("open", "", ErrUnsupported, "no provider is linked: import provider/auto or the package of a provider")
+	}
+	var reasons []string
+	for _, o := range all {
+		p, err := o.open(ctx)
+		if err == nil {
+			return p, nil
+		}
+		if KindOf(err) != ErrUnsupported {
+			return nil, E("open", o.name, KindOf(err), err)
+		}
+		reasons = append(reasons, o.name+": "+err.Error())
+	}
+	return nil, Errorf("open", "", ErrUnsupported, "%s", strings.Join(reasons, "; "))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -220,4 +221,33 @@ func TestLayersOfLayersReachTheLeaf(t *testing.T) {
 	if Files(sb) != a.FS {
 		t.Error("Files through two layers is not the leaf's")
 	}
+}
+
+// Open tries the openers in the order of their ranks, and another one only if the former is not possible here.
+func TestOpen(t *testing.T) {
+	defer func(before []namedOpener) { openers = before }(openers)
+	openers = nil
+	if _, err := Open(t.Context()); KindOf(err) != ErrUnsupported || !strings.Contains(err.Error(), "import provider/auto") {
+		t.Errorf("without an opener: %v", err)
+	}
+	want := &struct{ Provider }{}
+	fails := func(kind Kind, text string) Opener {
+		return func(context.Context) (Provider, error) { return nil, Errorf("", "", kind, "%s", text) }
+	}
+	RegisterOpener("third", 3, fails(ErrInternal, "never called"))
+	RegisterOpener("first", 1, fails(ErrUnsupported, "not here"))
+	RegisterOpener("second", 2, func(context.Context) (Provider, error) { return want, nil })
+	if got, err := Open(t.Context()); err != nil || got != Provider(want) {
+		t.Errorf("Open: %v, %v", got, err)
+	}
+	RegisterOpener("zeroth", 0, fails(ErrDenied, "a wrong token"))
+	if _, err := Open(t.Context()); KindOf(err) != ErrDenied || !strings.Contains(err.Error(), "a wrong token") {
+		t.Errorf("an opener that fails: %v", err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a name can be taken twice")
+		}
+	}()
+	RegisterOpener("first", 9, fails(ErrInternal, ""))
 }

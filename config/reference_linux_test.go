@@ -76,7 +76,7 @@ them. A setting also has an environment variable: ` + "`ATOLL_`" + `, and the ke
 }
 
 func writeSettingsTable(b *strings.Builder, title string) {
-	fmt.Fprintf(b, "\n## %s\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n", title)
+	fmt.Fprintf(b, "\n## %s\n\n| setting | meaning |\n| --- | --- |\n", title)
 }
 
 // shorten removes zeros at the end of durations: 24h0m0s becomes 24h.
@@ -87,14 +87,15 @@ func writeSetting(b *strings.Builder, l *setting, home string) {
 	if d, ok := l.field.Interface().(atoll.Duration); ok && d > 0 {
 		value = strings.TrimSpace(shorten.Replace(value + " "))
 	}
+	about := typeOf(l)
 	if value != "" {
-		value = "`" + value + "`"
+		about += ", default `" + value + "`"
 	}
 	doc := strings.ReplaceAll(l.doc, "|", `\|`)
 	if l.alias != "" {
 		doc += "; also `" + l.alias + "`"
 	}
-	fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", l.key, typeOf(l), value, doc)
+	fmt.Fprintf(b, "| `%s`<br>%s | %s |\n", l.key, about, doc)
 }
 
 // typeOf returns the type of a setting for readers of the reference.

@@ -19,8 +19,8 @@ import (
 const envPrefix = "ATOLL_"
 
 // passThrough has the prefixes of variables that are not settings: tools inside sandboxes use the first
-// two, and packaging/install.sh the others.
-var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE", "ATOLL_BASE_URL", "ATOLL_INSTALL_DIR", "ATOLL_VERSION"}
+// two, packaging/install.sh the next ones, and programs with provider/auto the last.
+var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE", "ATOLL_BASE_URL", "ATOLL_INSTALL_DIR", "ATOLL_VERSION", "ATOLL_PROGRAM"}
 
 // A schema has the keys of a Config, from the tags of its fields.
 type schema struct {

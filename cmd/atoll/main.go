@@ -28,6 +28,9 @@ func setHome() {
 // runMain runs the program and returns the exit code, so that deferred calls run before main exits.
 func runMain(args []string) int {
 	setHome()
+	if isPlugin(args) {
+		return servePlugin()
+	}
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
 	trustFallbackRoots()

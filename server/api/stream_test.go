@@ -693,7 +693,7 @@ func TestMalformedFirstMessage(t *testing.T) {
 		want string
 	}{
 		"not JSON":         {websocket.MessageText, "hello", "the first message: invalid character"},
-		"half of it":       {websocket.MessageText, `{"type":`, "the first message: unexpected EOF"},
+		"half of it":       {websocket.MessageText, `{"type":`, "the first message: the JSON ends too early"},
 		"unknown field":    {websocket.MessageText, `{"type":"exec","comand":{}}`, `unknown field \"comand\"`},
 		"a wrong type":     {websocket.MessageText, `{"type":7}`, "type: must be a string"},
 		"no command":       {websocket.MessageText, `{"type":"exec"}`, "must be"},

@@ -36,6 +36,9 @@ func explainJSON(err error) error {
 	if err == io.EOF {
 		return err
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return newSyntaxError("the JSON ends too early: a bracket or a quote is missing")
+	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return newSyntaxError("%s: must be %s, got %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
 	}
