@@ -62,23 +62,28 @@ func ExampleRun() {
 	// true
 }
 
-// openSandbox returns a new sandbox, and its provider. Commands in it are Go functions; those of package gvisor are
-// isolated programs.
-func openSandbox() (atoll.Provider, atoll.Sandbox) {
+// openSandbox returns a new sandbox, its provider, and a function that closes the provider. Commands in it are Go
+// functions; those of package gvisor are isolated programs.
+func openSandbox() (p atoll.Provider, sb atoll.Sandbox, done func()) {
 	p, err := mock.New(mock.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	sb, err := p.Create(context.Background(), &atoll.Spec{Name: "web", TTL: atoll.Duration(24 * time.Hour), Labels: map[string]string{"team": "search"}})
+	sb, err = p.Create(context.Background(), &atoll.Spec{Name: "web", TTL: atoll.Duration(24 * time.Hour), Labels: map[string]string{"team": "search"}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	return p, sb
+	return p, sb, func() {
+		if err := p.Close(); err != nil {
+			log.Fatal(err)
+		}
+	}
 }
 
 // Capture returns the output, up to a limit, and how the command ended.
 func ExampleCapture() {
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	res, err := atoll.Capture(context.Background(), sb, &atoll.Command{Args: []string{"sh", "-c", "echo out; exit 2"}}, 1000)
 	fmt.Printf("%q %d %v\n", res.Stdout, res.Code, err)
 	// Output: "out\n" 2 <nil>
@@ -86,7 +91,8 @@ func ExampleCapture() {
 
 // Output is for commands that should succeed.
 func ExampleOutput() {
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	out, err := atoll.Output(context.Background(), sb, &atoll.Command{Args: []string{"cat"}, Stdin: strings.NewReader("through a pipe\n")})
 	fmt.Printf("%s%v\n", out, err)
 	// Output:
@@ -96,7 +102,8 @@ func ExampleOutput() {
 
 func ExampleWriteFile() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.WriteFile(ctx, sb, "notes/today.txt", []byte("buy milk\n"), 0o644); err != nil {
 		log.Fatal(err)
 	}
@@ -109,7 +116,8 @@ func ExampleWriteFile() {
 
 func ExampleReadFile() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.WriteFile(ctx, sb, "f", []byte("made inside"), 0o600); err != nil {
 		log.Fatal(err)
 	}
@@ -121,7 +129,8 @@ func ExampleReadFile() {
 // A file system lists, moves and removes files.
 func ExampleFiles() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	files := atoll.Files(sb)
 	if _, err := files.Write(ctx, "a/one", strings.NewReader("1"), atoll.WriteOptions{}); err != nil {
 		log.Fatal(err)
@@ -143,7 +152,8 @@ func ExampleFiles() {
 // SubFiles confines names to a directory.
 func ExampleSubFiles() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.WriteFile(ctx, sb, "out/report", []byte("fine"), 0o644); err != nil {
 		log.Fatal(err)
 	}
@@ -160,7 +170,8 @@ func ExampleSubFiles() {
 // A file that is open can be read and written at any place.
 func ExampleOpenFile() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.WriteFile(ctx, sb, "f", []byte("0123456789"), 0o644); err != nil {
 		log.Fatal(err)
 	}
@@ -185,7 +196,8 @@ func ExampleOpenFile() {
 // Exec starts a command and returns at once. A process outlives the program that started it.
 func ExampleSandbox_exec() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	var out strings.Builder
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "echo working; exit 4"}, Stdout: &out})
 	if err != nil {
@@ -201,7 +213,8 @@ func ExampleSandbox_exec() {
 // Attach reads the output that a process has written so far, and what follows.
 func ExampleProcess_attach() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"echo", "from the beginning"}})
 	if err != nil {
 		log.Fatal(err)
@@ -220,7 +233,8 @@ func ExampleProcess_attach() {
 // Input can be written later, by any program.
 func ExampleCommand_openStdin() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 	if err != nil {
 		log.Fatal(err)
@@ -238,7 +252,8 @@ func ExampleCommand_openStdin() {
 // A signal ends a process as a shell would report it.
 func ExampleProcess_signal() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
 		log.Fatal(err)
@@ -254,7 +269,8 @@ func ExampleProcess_signal() {
 // A time limit ends a command with the code 124.
 func ExampleCommand_timeout() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}, Timeout: atoll.Duration(50 * time.Millisecond)})
 	if err != nil {
 		log.Fatal(err)
@@ -266,7 +282,8 @@ func ExampleCommand_timeout() {
 
 func ExampleProcesses() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
 		log.Fatal(err)
@@ -284,7 +301,8 @@ func ExampleProcesses() {
 
 // ExecuteCode runs a program in a language, if the sandbox has its interpreter.
 func ExampleExecuteCode() {
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	res, err := atoll.ExecuteCode(context.Background(), sb, &atoll.Code{Language: "sh", Code: "echo hello; exit 3"})
 	fmt.Printf("%s%d %v\n", res.Stdout, res.Code, err)
 	// Output:
@@ -295,7 +313,8 @@ func ExampleExecuteCode() {
 // Resolve finds a sandbox by its name or its id.
 func ExampleResolve() {
 	ctx := context.Background()
-	p, sb := openSandbox()
+	p, sb, done := openSandbox()
+	defer done()
 	found, err := atoll.Resolve(ctx, p, "", "web")
 	if err != nil {
 		log.Fatal(err)
@@ -310,7 +329,8 @@ func ExampleResolve() {
 
 // List finds the sandboxes of earlier runs of a program, too.
 func ExampleProvider_list() {
-	p, _ := openSandbox()
+	p, _, done := openSandbox()
+	defer done()
 	all, err := p.List(context.Background(), atoll.Filter{Labels: map[string]string{"team": "search"}})
 	for _, st := range all {
 		fmt.Println(st.Spec.Name, st.State)
@@ -323,7 +343,8 @@ func ExampleProvider_list() {
 
 // Watch begins with the sandboxes that exist.
 func ExampleProvider_watch() {
-	p, _ := openSandbox()
+	p, _, done := openSandbox()
+	defer done()
 	for ev, err := range p.Watch(context.Background()) {
 		if err != nil {
 			log.Fatal(err)
@@ -339,7 +360,8 @@ func ExampleProvider_watch() {
 // A stopped sandbox retains its files and starts again.
 func ExampleSandbox_stop() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.WriteFile(ctx, sb, "f", []byte("still here"), 0o644); err != nil {
 		log.Fatal(err)
 	}
@@ -357,7 +379,8 @@ func ExampleSandbox_stop() {
 // Use a context that survives the cancellation of the others to clean up.
 func ExampleSandbox_remove() {
 	ctx, cancel := context.WithCancel(context.Background())
-	p, sb := openSandbox()
+	p, sb, done := openSandbox()
+	defer done()
 	cancel() // as by Ctrl-C
 	err := sb.Remove(context.WithoutCancel(ctx), atoll.RemoveVolumes())
 	fmt.Println(err)
@@ -371,7 +394,8 @@ func ExampleSandbox_remove() {
 // Extend changes when the sandbox expires.
 func ExampleExtend() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	if err := atoll.Extend(ctx, sb, atoll.Duration(time.Hour)); err != nil {
 		log.Fatal(err)
 	}
@@ -383,7 +407,8 @@ func ExampleExtend() {
 // A paused sandbox uses no CPU. The provider of this example cannot pause, and says so.
 func ExamplePause() {
 	ctx := context.Background()
-	_, sb := openSandbox()
+	_, sb, done := openSandbox()
+	defer done()
 	err := atoll.Pause(ctx, sb)
 	if errors.Is(err, atoll.ErrUnsupported) {
 		fmt.Println("not here")
@@ -399,7 +424,8 @@ func ExamplePause() {
 // A data volume outlives its sandbox, unless Remove gets RemoveVolumes.
 func ExampleVolumes() {
 	ctx := context.Background()
-	p, sb := openSandbox()
+	p, sb, done := openSandbox()
+	defer done()
 	if err := sb.Remove(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -415,7 +441,8 @@ func ExampleVolumes() {
 
 // The kind of an error is the same in the library and over HTTP.
 func ExampleKindOf() {
-	p, _ := openSandbox()
+	p, _, done := openSandbox()
+	defer done()
 	_, err := p.Create(context.Background(), &atoll.Spec{Name: "web"})
 	fmt.Println(atoll.KindOf(err), errors.Is(err, atoll.ErrAlreadyExists))
 	// Output: already exists true
@@ -430,7 +457,8 @@ func ExampleSpec_Validate() {
 
 // Info says what the sandboxes of a provider can do.
 func ExampleCaps() {
-	p, _ := openSandbox()
+	p, _, done := openSandbox()
+	defer done()
 	caps := p.Info().Caps
 	fmt.Println(caps.Files, caps.TTY, caps.Pause)
 	// Output: true true false
@@ -438,7 +466,8 @@ func ExampleCaps() {
 
 // As finds abilities that only some providers have, in whatever layer they are.
 func ExampleAs() {
-	p, _ := openSandbox()
+	p, _, done := openSandbox()
+	defer done()
 	_, stores := atoll.As[atoll.VolumeStore](p)
 	fmt.Println(stores)
 	// Output: true

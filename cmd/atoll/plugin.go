@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// isPlugin reports whether a program has started this one by package provider/auto, to use its providers. A
-// person who types the argument is told that there is no such command.
+// isPlugin reports whether a program has started this one by package provider/auto, to use its providers. On a
+// terminal the argument is an unknown command.
 func isPlugin(args []string) bool {
 	return len(args) == 1 && args[0] == plugin.Argument && !isTerminal(os.Stdin)
 }

@@ -5,7 +5,7 @@
 //
 //	p, err := atoll.Open(ctx)
 //
-// The environment variables are those of the command line: ATOLL_URL and ATOLL_TOKEN name a server, and
+// It reads the environment variables of the command line: ATOLL_URL and ATOLL_TOKEN name a server, and
 // ATOLL_STATE_DIR the directory of the sandboxes and of the server's socket. ATOLL_PROGRAM is the path of the
 // program atoll, if it is not in PATH.
 package auto
