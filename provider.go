@@ -3,6 +3,7 @@ package atoll
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -340,6 +341,25 @@ func RegisterOpener(name string, rank int, open Opener) {
 	}
 	openers = append(openers, namedOpener{name, rank, open})
 	slices.SortStableFunc(openers, func(a, b namedOpener) int { return cmp.Compare(a.rank, b.rank) })
+}
+
+// ProbedOpener returns an Opener for a provider that may not work on this machine: it closes the provider that
+// open returns unless ProbeProvider reports it as OK.
+func ProbedOpener(open Opener) Opener {
+	return func(ctx context.Context) (Provider, error) {
+		p, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		probe := ProbeProvider(ctx, p)
+		if probe.OK {
+			return p, nil
+		}
+		if err := errors.Join(ctx.Err(), p.Close()); err != nil {
+			return nil, err
+		}
+		return nil, Errorf("open", "", ErrUnsupported, "%s (%s)", probe.Reason, probe.Fix)
+	}
 }
 
 // Open returns the first provider that a package which the program imports can open. With provider/auto these

@@ -240,6 +240,16 @@ func TestOpen(t *testing.T) {
 	if got, err := Open(t.Context()); err != nil || got != Provider(want) {
 		t.Errorf("Open: %v, %v", got, err)
 	}
+	closed := false
+	broken := &probedProvider{probe: Probe{Reason: "no engine", Fix: "start one"}, close: func() { closed = true }}
+	RegisterOpener("broken", 1, ProbedOpener(func(context.Context) (Provider, error) { return broken, nil }))
+	if got, err := Open(t.Context()); err != nil || got != Provider(want) || !closed {
+		t.Errorf("Open beside a provider that does not work: %v, %v; that one is closed: %v", got, err, closed)
+	}
+	broken.probe.OK = true
+	if got, err := Open(t.Context()); err != nil || got != Provider(broken) {
+		t.Errorf("Open of a provider that works: %v, %v", got, err)
+	}
 	RegisterOpener("zeroth", 0, fails(ErrDenied, "a wrong token"))
 	if _, err := Open(t.Context()); KindOf(err) != ErrDenied || !strings.Contains(err.Error(), "a wrong token") {
 		t.Errorf("an opener that fails: %v", err)
@@ -250,4 +260,18 @@ func TestOpen(t *testing.T) {
 		}
 	}()
 	RegisterOpener("first", 9, fails(ErrInternal, ""))
+}
+
+// A probedProvider reports a fixed result of its probe.
+type probedProvider struct {
+	Provider
+	probe Probe
+	close func()
+}
+
+func (p *probedProvider) Probe(context.Context) Probe { return p.probe }
+
+func (p *probedProvider) Close() error {
+	p.close()
+	return nil
 }

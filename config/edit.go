@@ -181,6 +181,7 @@ func editLines(data []byte, key []string, value *yaml.Node) ([]byte, error) {
 		return joinLines(insertLines(lines, len(lines), renderSetting(key, 0, value))), nil
 	}
 	at, rest := doc.Content[0], key
+	var emptied, content *yaml.Node // the outermost table that has nothing but the key, and its content
 	for {
 		if at.Kind != yaml.MappingNode || len(at.Content) == 0 || at.Style&yaml.FlowStyle != 0 {
 			return nil, handError(key)
@@ -191,12 +192,17 @@ func editLines(data []byte, key []string, value *yaml.Node) ([]byte, error) {
 			return data, nil
 		case k == nil:
 			return joinLines(insertLines(lines, lastLine(at), renderSetting(rest, at.Content[0].Column-1, value))), nil
+		case len(rest) == 1 && value == nil && emptied != nil && len(at.Content) == 2:
+			return joinLines(replaceSetting(lines, emptied, content, nil)), nil
 		case len(rest) == 1:
 			return joinLines(replaceSetting(lines, k, v, value)), nil
 		case isNull(v) && value == nil:
 			return data, nil
 		case isNull(v):
 			return joinLines(insertLines(lines, k.Line, renderSetting(rest[1:], k.Column+1, value))), nil
+		}
+		if emptied == nil || len(at.Content) > 2 {
+			emptied, content = k, v
 		}
 		at, rest = v, rest[1:]
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -393,20 +392,4 @@ func (a *app) completeContexts(_ *cobra.Command, args []string, _ string) ([]str
 	}
 	names := append([]string{config.DefaultContext}, slices.Sorted(maps.Keys(cfg.Contexts))...)
 	return slices.DeleteFunc(names, func(n string) bool { return slices.Contains(args, n) }), cobra.ShellCompDirectiveNoFileComp
-}
-
-// connectAddress returns the URL at which clients of other machines reach a listener, with the name of this machine
-// if the listener has all its addresses. ok is false if only this machine reaches it.
-func connectAddress(addr net.Addr) (address string, ok bool) {
-	tcp, isTCP := addr.(*net.TCPAddr)
-	if !isTCP {
-		return "", false
-	}
-	host := tcp.IP.String()
-	if tcp.IP.IsUnspecified() {
-		if name, err := os.Hostname(); err == nil {
-			host = name
-		}
-	}
-	return "http://" + net.JoinHostPort(host, fmt.Sprint(tcp.Port)), !tcp.IP.IsLoopback()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -269,6 +270,22 @@ func (a *app) adviseClients(ls *listeners) {
 	}
 	a.printMessage("documentation of the API: %s/docs", address)
 	a.printMessage("to use this server %s: atoll login %s", where, address)
+}
+
+// connectAddress returns the URL at which clients of other machines reach a listener, with the name of this machine
+// if the listener has all its addresses. ok is false if only this machine reaches it.
+func connectAddress(addr net.Addr) (address string, ok bool) {
+	tcp, isTCP := addr.(*net.TCPAddr)
+	if !isTCP {
+		return "", false
+	}
+	host := tcp.IP.String()
+	if tcp.IP.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			host = name
+		}
+	}
+	return "http://" + net.JoinHostPort(host, fmt.Sprint(tcp.Port)), !tcp.IP.IsLoopback()
 }
 
 // listeners are the listeners of a server: sockets for its own user, and TCP for clients with a token.

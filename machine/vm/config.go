@@ -42,7 +42,10 @@ const (
 // DefaultConsoleLogDir returns a directory below $XDG_STATE_HOME, which defaults to ~/.local/state.
 func DefaultConsoleLogDir() (string, error) {
 	state, err := fsutil.StateHome()
-	return filepath.Join(state, "atoll", "vm"), err
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(state, "atoll", "vm"), nil
 }
 
 // WithDefaults returns c with its defaults filled in, and how long an idle machine stays, or 0 for

@@ -45,8 +45,9 @@ const retryTimeout = 20 * time.Second
 // openServer connects to the server of ATOLL_URL, or else to the one on the socket of the state directory.
 func openServer(ctx context.Context) (atoll.Provider, error) {
 	if url := os.Getenv("ATOLL_URL"); url != "" {
+		home, _ := os.UserHomeDir() // only for a path with ~
 		var token secretref.Ref
-		if err := token.Parse(os.Getenv("ATOLL_TOKEN"), true, homeDir()); err != nil {
+		if err := token.Parse(os.Getenv("ATOLL_TOKEN"), true, home); err != nil {
 			return nil, atoll.Errorf("open", "ATOLL_TOKEN", atoll.ErrInvalid, "%w", err)
 		}
 		secret, err := token.Reveal()
@@ -101,20 +102,12 @@ func (h helper) Close() error { return errors.Join(h.ProviderLayer.Close(), h.pr
 // stateDir returns the directory of the sandboxes, as the command line has it.
 func stateDir() (string, error) {
 	if dir := os.Getenv("ATOLL_STATE_DIR"); dir != "" {
-		return secretref.ExpandHome(dir, homeDir()), nil
+		home, _ := os.UserHomeDir() // only for a path with ~
+		return secretref.ExpandHome(dir, home), nil
 	}
 	state, err := fsutil.StateHome()
 	if err != nil {
 		return "", atoll.Errorf("open", "", atoll.ErrInvalid, "%w: set ATOLL_STATE_DIR", err)
 	}
 	return filepath.Join(state, "atoll"), nil
-}
-
-// homeDir returns the user's home directory, or "".
-func homeDir() string {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return home
 }

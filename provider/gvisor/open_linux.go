@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
@@ -12,10 +11,10 @@ import (
 // openerRank places gVisor behind package provider/auto, and before Docker.
 const openerRank = 30
 
-func init() { atoll.RegisterOpener("gvisor", openerRank, openDefault) }
+func init() { atoll.RegisterOpener("gvisor", openerRank, atoll.ProbedOpener(openDefault)) }
 
-// openDefault opens the provider with the directory of the command line, for atoll.Open.
-func openDefault(ctx context.Context) (atoll.Provider, error) {
+// openDefault opens the provider with the directory of the command line.
+func openDefault(context.Context) (atoll.Provider, error) {
 	state, err := fsutil.StateHome()
 	if err != nil {
 		return nil, err
@@ -24,12 +23,5 @@ func openDefault(ctx context.Context) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	probe := p.Probe(ctx)
-	if probe.OK {
-		return p, nil
-	}
-	if err := errors.Join(ctx.Err(), p.Close()); err != nil {
-		return nil, err
-	}
-	return nil, atoll.Errorf("open", "", atoll.ErrUnsupported, "%s (%s)", probe.Reason, probe.Fix)
+	return p, nil
 }

@@ -135,11 +135,8 @@ func schemaName(t reflect.Type, hint string) string {
 		return name
 	}
 	name := huma.DefaultSchemaNamer(t, hint)
-	switch {
-	case name == "IDReply":
+	if name == "IDReply" {
 		return "IdReply"
-	case name == "Message" && strings.HasSuffix(t.PkgPath(), "/wire"): // and not a conversation's
-		return "StreamMessage"
 	}
 	return strings.ToUpper(name[:1]) + name[1:]
 }
