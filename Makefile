@@ -36,7 +36,9 @@ image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/N
 	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
 
 .PHONY: release
-release: man ## build the files of the release VERSION=v1.2.3 in bin/release: archives, packages, the image, checksums
+release: ## build the files of the release VERSION=v1.2.3 in bin/release: archives, packages, the image, checksums
+	@: $(or $(VERSION),$(error name the version: make release VERSION=v1.2.3))
+	@$(MAKE) --no-print-directory man
 	@$(GO) run ./packaging/release -version "$(VERSION)" -man $(BIN)/man
 
 .PHONY: docs

@@ -4,6 +4,7 @@ package gvisor
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,12 +14,16 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // modulePath is the path of this module.
 const modulePath = "github.com/seed46cd37a8/atoll"
+
+// helperBuildTime bounds a build of the helper, which downloads the modules of atoll, too.
+const helperBuildTime = 15 * time.Minute
 
 // buildHelper returns the path of a static atoll of a version of this module, below dir. If it does not
 // exist, buildHelper builds it with go install, which takes some minutes. Other calls, also of other
@@ -53,10 +58,16 @@ func buildHelper(dir, version string, log *slog.Logger) (string, error) {
 	defer os.RemoveAll(made)
 	target := modulePath + "/cmd/atoll@" + version
 	log.Warn("this atoll is built with cgo, which gVisor cannot use: building a static copy, once, in some minutes", "with", "CGO_ENABLED=0 go install "+target)
-	cmd := exec.Command("go", "install", target)
+	ctx, cancel := context.WithTimeout(context.Background(), helperBuildTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "install", target)
 	cmd.Dir = made
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+made, "GOFLAGS=-mod=mod", "GOWORK=off", "GOOS=", "GOARCH=")
+	cmd.WaitDelay = time.Second // programs that go started may hold its output open
 	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("it did not end in %v", helperBuildTime)
+		}
 		return "", fmt.Errorf("%w; go install %s: %w: %s", errDynamic, target, err, lastLine(out))
 	}
 	return path, os.Rename(filepath.Join(made, "atoll"), path)

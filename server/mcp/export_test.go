@@ -27,3 +27,6 @@ func (s *Server) Clients() (n int) {
 
 // PingEvery sets the interval of the comments on open streams.
 func PingEvery(s *Server, interval time.Duration) { s.pingEvery = interval }
+
+// ResumeTime sets how long a call goes on without a connection to its client.
+func ResumeTime(s *Server, d time.Duration) { s.resumeTime = d }

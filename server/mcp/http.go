@@ -50,6 +50,7 @@ func CallerOf(h http.Header, query url.Values) (tools.Caller, error) {
 func (s *Server) newHandler() http.Handler {
 	streamable := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.mcp }, &sdk.StreamableHTTPOptions{
 		SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: s.maxMessage(),
+		EventStore:                 sdk.NewMemoryEventStore(nil), // for clients that resume a stream; at most 10 MiB
 		DisableLocalhostProtection: s.opts.AnyHost,
 	})
 	// The token has been checked before this handler. With this, the SDK binds a
@@ -63,8 +64,24 @@ func (s *Server) newHandler() http.Handler {
 
 type requestContextKey struct{}
 
-// sessionID is the header with the id of an MCP session.
-const sessionID = "Mcp-Session-Id"
+// Headers of MCP.
+const (
+	sessionID   = "Mcp-Session-Id"
+	version     = "Mcp-Protocol-Version"
+	lastEventID = "Last-Event-Id" // on a GET that resumes a stream
+)
+
+// The versions of the protocol in which clients resume streams that broke: from the first on, before the second.
+const (
+	firstResuming = "2025-11-25"
+	lastResuming  = "2026-07-28"
+)
+
+// canResume reports whether the client that sent a request may come back for its answer.
+func canResume(r *http.Request) bool {
+	v := r.Header.Get(version)
+	return v >= firstResuming && v < lastResuming
+}
 
 // ServeHTTP serves MCP as streamable HTTP. It doesn't authenticate, but rejects
 // requests of web pages that Options.Origins does not admit: the caller has to check permissions before.
@@ -88,31 +105,32 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	response := newPingWriter(w, r, s.pingEvery)
 	defer response.endComments()
-	ctx := context.WithValue(r.Context(), requestContextKey{}, httpRequest{r.Context(), caller, response.keepAlive})
+	request := httpRequest{ctx: r.Context(), caller: caller, resumable: canResume(r), keepAlive: response.keepAlive}
+	ctx := context.WithValue(r.Context(), requestContextKey{}, request)
 	r = r.Clone(ctx)
 	r.Header.Set("Authorization", "Bearer -") // the real token has been checked
-	if r.Method != http.MethodDelete {
-		s.http.ServeHTTP(response, r)
-		return
-	}
-	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Identity())
-	if client != nil {
+	client, x := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Identity())
+	switch {
+	case client != nil && r.Method == http.MethodDelete:
 		s.hangUp(client) // otherwise the SDK waits for calls in progress
 		s.waitEnded(ctx, client)
 		w.WriteHeader(http.StatusNoContent)
 		return
+	case client != nil && r.Method == http.MethodGet && r.Header.Get(lastEventID) != "":
+		defer x.beginResumed()()
+		response.keepAlive()
 	}
 	s.http.ServeHTTP(response, r)
 }
 
 // clientOf returns an account's session that has made a call, nil if there is none.
-func (s *Server) clientOf(id, account string) *sdk.ServerSession {
+func (s *Server) clientOf(id, account string) (*sdk.ServerSession, *clientSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for client, x := range s.sessions {
 		if id != "" && client.ID() == id && x.account == account {
-			return client
+			return client, x
 		}
 	}
-	return nil
+	return nil, nil
 }

@@ -57,7 +57,8 @@ type Server struct {
 	mcp  *sdk.Server
 	http http.Handler
 
-	pingEvery time.Duration // interval of comments on open streams
+	pingEvery  time.Duration // interval of comments on open streams
+	resumeTime time.Duration // how long a call goes on without a connection
 
 	mu       sync.Mutex
 	closed   bool
@@ -71,7 +72,7 @@ func NewServer(kit *tools.Kit, opts Options) (*Server, error) { return newServer
 
 // newServer is NewServer with a hook for tests that changes the server's capabilities.
 func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
-	s := &Server{kit: kit, opts: opts, log: opts.Log, pingEvery: pingInterval, sessions: map[*sdk.ServerSession]*clientSession{}}
+	s := &Server{kit: kit, opts: opts, log: opts.Log, pingEvery: pingInterval, resumeTime: resumeTime, sessions: map[*sdk.ServerSession]*clientSession{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -28,6 +28,8 @@ type clientSession struct {
 	remote    bool                          // over HTTP
 	callers   map[tools.Caller]tools.Caller // completed callers, by the given ones
 	ownScopes []session.Scope               // scopes that end with the session
+	resumed   int                           // open streams that the client has resumed
+	away      time.Time                     // when the last of them ended
 }
 
 // completeCaller sets missing ids of a caller to random ones. It returns the scope that
@@ -135,6 +137,7 @@ type httpRequest struct {
 	ctx    context.Context // ends when the client has gone
 	caller tools.Caller    // named by the request
 
+	resumable bool   // the client may come back for the answer
 	keepAlive func() // keeps the response alive while a call is in progress; nil without HTTP
 }
 
@@ -149,8 +152,53 @@ func requestOf(extra *sdk.RequestExtra) httpRequest {
 	return v
 }
 
+// beginResumed notes that the client has resumed a stream, until the returned function.
+func (x *clientSession) beginResumed() (end func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.resumed++
+	return func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.resumed--
+		x.away = time.Now()
+	}
+}
+
+// isAway reports whether the client has no resumed stream, and since when, at the earliest at the given time.
+func (x *clientSession) isAway(since time.Time) (bool, time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.away.After(since) {
+		since = x.away
+	}
+	return x.resumed == 0, since
+}
+
+// resumeTime is how long a call goes on without a connection to its client.
+const resumeTime = 30 * time.Second
+
+// waitAway waits until the client, whose connection has just broken, has had no connection for s.resumeTime. It
+// returns false if ctx ends before.
+func (s *Server) waitAway(ctx context.Context, x *clientSession) bool {
+	for broken := time.Now(); ; {
+		wait := s.resumeTime
+		if away, since := x.isAway(broken); away {
+			wait -= time.Since(since)
+		}
+		if wait <= 0 {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}
+
 // beginCall starts a request of a client. The returned context ends with the session,
-// or when the client has gone and cannot receive an answer.
+// or when the client has gone and does not come back for the answer.
 func (s *Server) beginCall(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) (context.Context, tools.Caller, func(), error) {
 	x, err := s.sessionOf(ctx, client)
 	if err != nil {
@@ -160,7 +208,11 @@ func (s *Server) beginCall(ctx context.Context, client *sdk.ServerSession, extra
 	ctx, cancel := context.WithCancel(ctx)
 	stops := []func() bool{context.AfterFunc(x.ctx, cancel)}
 	if v.ctx != nil {
-		stops = append(stops, context.AfterFunc(v.ctx, cancel))
+		stops = append(stops, context.AfterFunc(v.ctx, func() {
+			if !v.resumable || s.waitAway(ctx, x) {
+				cancel()
+			}
+		}))
 		x.mu.Lock()
 		x.remote = true
 		x.mu.Unlock()
