@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	mcpauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -71,18 +72,6 @@ const (
 	lastEventID = "Last-Event-Id" // on a GET that resumes a stream
 )
 
-// The versions of the protocol in which clients resume streams that broke: from the first on, before the second.
-const (
-	firstResuming = "2025-11-25"
-	lastResuming  = "2026-07-28"
-)
-
-// canResume reports whether the client that sent a request may come back for its answer.
-func canResume(r *http.Request) bool {
-	v := r.Header.Get(version)
-	return v >= firstResuming && v < lastResuming
-}
-
 // ServeHTTP serves MCP as streamable HTTP. It doesn't authenticate, but rejects
 // requests of web pages that Options.Origins does not admit: the caller has to check permissions before.
 // The account in the request's context applies to all calls, and only it can use the
@@ -103,13 +92,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	account := auth.AccountFrom(ctx).Identity()
+	conn := &connection{session: r.Header.Get(sessionID), account: account, ended: make(chan struct{}), end: func() {
+		cancel()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+	}}
+	defer s.releaseStream(conn)
 	response := newPingWriter(w, r, s.pingEvery)
 	defer response.endComments()
-	request := httpRequest{ctx: r.Context(), caller: caller, resumable: canResume(r), keepAlive: response.keepAlive}
-	ctx := context.WithValue(r.Context(), requestContextKey{}, request)
+	response.first = func(event []byte) { s.claimStream(ctx, firstStream(event), conn) }
+	request := httpRequest{ctx: ctx, caller: caller, resumable: canResume(r), keepAlive: response.keepAlive}
+	ctx = context.WithValue(ctx, requestContextKey{}, request)
 	r = r.Clone(ctx)
 	r.Header.Set("Authorization", "Bearer -") // the real token has been checked
-	client, x := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Identity())
+	client, x := s.clientOf(conn.session, account)
 	switch {
 	case client != nil && r.Method == http.MethodDelete:
 		s.hangUp(client) // otherwise the SDK waits for calls in progress
@@ -118,6 +116,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case client != nil && r.Method == http.MethodGet && r.Header.Get(lastEventID) != "":
 		defer x.beginResumed()()
+		s.claimStream(ctx, streamOf(r.Header.Get(lastEventID)), conn)
+		response.header = http.Header{}
 		response.keepAlive()
 	}
 	s.http.ServeHTTP(response, r)

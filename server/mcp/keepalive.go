@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -23,8 +24,12 @@ type pingWriter struct {
 
 	standing bool // a stream that begins with its header, and not with the result of a call
 
+	header http.Header // for the SDK, if pings may come before its header; else nil
+
 	mu      sync.Mutex
-	started bool // sendComments
+	begun   bool         // the header has been sent; only with header
+	first   func([]byte) // gets the first event; nil afterwards
+	started bool         // sendComments
 	ended   bool
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -37,9 +42,26 @@ func newPingWriter(w http.ResponseWriter, r *http.Request, every time.Duration) 
 // Unwrap is for http.ResponseController.
 func (w *pingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// Header implements http.ResponseWriter.
+func (w *pingWriter) Header() http.Header {
+	if w.header != nil {
+		return w.header
+	}
+	return w.ResponseWriter.Header()
+}
+
+// copyHeader copies the SDK's header, unless a ping has begun the response. w.mu is held.
+func (w *pingWriter) copyHeader() {
+	if w.header != nil && !w.begun {
+		w.begun = true
+		maps.Copy(w.ResponseWriter.Header(), w.header)
+	}
+}
+
 // WriteHeader implements http.ResponseWriter.
 func (w *pingWriter) WriteHeader(status int) {
 	w.mu.Lock()
+	w.copyHeader()
 	w.ResponseWriter.WriteHeader(status)
 	w.mu.Unlock()
 	if w.standing && status == http.StatusOK {
@@ -51,6 +73,11 @@ func (w *pingWriter) WriteHeader(status int) {
 func (w *pingWriter) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.first != nil {
+		w.first(b)
+		w.first = nil
+	}
+	w.copyHeader()
 	return w.ResponseWriter.Write(b)
 }
 
@@ -71,6 +98,19 @@ func (w *pingWriter) keepAlive() {
 	}
 }
 
+// writePing writes a comment. If it is the beginning of the response, the response is a stream of events.
+func (w *pingWriter) writePing() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.header != nil && !w.begun {
+		w.begun = true
+		w.ResponseWriter.Header().Set("Content-Type", "text/event-stream")
+		w.ResponseWriter.Header().Set("Cache-Control", "no-cache, no-transform")
+	}
+	_, err := w.ResponseWriter.Write([]byte(": ping\n\n"))
+	return err
+}
+
 // sendComments writes a comment at each interval. The first one also sends the header.
 func (w *pingWriter) sendComments() {
 	tick := time.NewTicker(w.every)
@@ -83,7 +123,7 @@ func (w *pingWriter) sendComments() {
 		}
 		rc := http.NewResponseController(w.ResponseWriter)
 		_ = rc.SetWriteDeadline(time.Now().Add(pingTimeout)) // some responses have no deadlines
-		_, err := w.Write([]byte(": ping\n\n"))
+		err := w.writePing()
 		if err == nil {
 			err = w.FlushError()
 		}

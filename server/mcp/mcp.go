@@ -63,6 +63,7 @@ type Server struct {
 	mu       sync.Mutex
 	closed   bool
 	sessions map[*sdk.ServerSession]*clientSession // that have made a call
+	streams  map[string]*connection                // of answers that are open
 	work     sync.WaitGroup                        // one per session, until it has ended
 }
 
@@ -72,7 +73,7 @@ func NewServer(kit *tools.Kit, opts Options) (*Server, error) { return newServer
 
 // newServer is NewServer with a hook for tests that changes the server's capabilities.
 func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
-	s := &Server{kit: kit, opts: opts, log: opts.Log, pingEvery: pingInterval, resumeTime: resumeTime, sessions: map[*sdk.ServerSession]*clientSession{}}
+	s := &Server{kit: kit, opts: opts, log: opts.Log, pingEvery: pingInterval, resumeTime: resumeTime, sessions: map[*sdk.ServerSession]*clientSession{}, streams: map[string]*connection{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -152,51 +152,6 @@ func requestOf(extra *sdk.RequestExtra) httpRequest {
 	return v
 }
 
-// beginResumed notes that the client has resumed a stream, until the returned function.
-func (x *clientSession) beginResumed() (end func()) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.resumed++
-	return func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.resumed--
-		x.away = time.Now()
-	}
-}
-
-// isAway reports whether the client has no resumed stream, and since when, at the earliest at the given time.
-func (x *clientSession) isAway(since time.Time) (bool, time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.away.After(since) {
-		since = x.away
-	}
-	return x.resumed == 0, since
-}
-
-// resumeTime is how long a call goes on without a connection to its client.
-const resumeTime = 30 * time.Second
-
-// waitAway waits until the client, whose connection has just broken, has had no connection for s.resumeTime. It
-// returns false if ctx ends before.
-func (s *Server) waitAway(ctx context.Context, x *clientSession) bool {
-	for broken := time.Now(); ; {
-		wait := s.resumeTime
-		if away, since := x.isAway(broken); away {
-			wait -= time.Since(since)
-		}
-		if wait <= 0 {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(wait):
-		}
-	}
-}
-
 // beginCall starts a request of a client. The returned context ends with the session,
 // or when the client has gone and does not come back for the answer.
 func (s *Server) beginCall(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) (context.Context, tools.Caller, func(), error) {
