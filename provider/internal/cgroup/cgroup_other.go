@@ -45,7 +45,8 @@ type MemoryWatch struct{}
 // WatchMemory returns nil: there is nothing to watch.
 func (Group) WatchMemory(Limits) (*MemoryWatch, error) { return nil, nil }
 
-// Wait and Close do nothing.
+// Ready, Wait and Close do nothing.
+func (*MemoryWatch) Ready() bool  { return true }
 func (*MemoryWatch) Wait() error  { return nil }
 func (*MemoryWatch) Close() error { return nil }
 

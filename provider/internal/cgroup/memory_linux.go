@@ -1,11 +1,13 @@
 package cgroup
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,13 +47,17 @@ func (g Group) Throttle(l Limits, on bool) error {
 type MemoryWatch struct {
 	v2     *os.File // memory.events; nil on v1
 	signal *os.File // an eventfd: the kernel's on v1; on v2, Close writes to it
+
+	ready  chan struct{} // closed when the watch works, or failed with err
+	closed atomic.Bool   // the rest of the thresholds is not needed
+	err    error         // of the registration on v1
 }
 
 // watchSteps is the number of steps between half of the limit and its end at which v1 reports.
 const watchSteps = 16
 
 // WatchMemory watches a group that has these limits; nil for the zero Group or without a limit.
-// Close the watch.
+// The kernel of v1 takes long to begin, so WatchMemory does not wait for that: see Ready. Close the watch.
 func (g Group) WatchMemory(l Limits) (_ *MemoryWatch, err error) {
 	if g.path == "" || l.Memory <= 0 {
 		return nil, nil
@@ -64,22 +70,41 @@ func (g Group) WatchMemory(l Limits) (_ *MemoryWatch, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch memory: %w", err)
 	}
-	w := &MemoryWatch{signal: os.NewFile(uintptr(fd), "eventfd")}
-	if g.h.v2 {
-		w.v2, err = os.Open(g.filePath("", "memory.events"))
-	} else {
-		err = g.registerThresholds(fd, l)
+	w := &MemoryWatch{signal: os.NewFile(uintptr(fd), "eventfd"), ready: make(chan struct{})}
+	if !g.h.v2 {
+		go func() {
+			defer close(w.ready)
+			if w.err = w.registerThresholds(g, fd, l); w.err != nil {
+				_ = w.signal.Close() // ends Wait
+			}
+		}()
+		return w, nil
 	}
-	if err != nil {
+	close(w.ready)
+	if w.v2, err = os.Open(g.filePath("", "memory.events")); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch memory: %w", err), w.signal.Close())
 	}
 	return w, nil
 }
 
+// Ready reports whether Wait notices everything that happens from now on.
+func (w *MemoryWatch) Ready() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
 // registerThresholds makes the kernel of v1 write to the eventfd when the memory that is used
-// crosses one of several values, and when it takes memory back from the cache of files.
-func (g Group) registerThresholds(eventfd int, l Limits) error {
+// crosses one of several values, and when it takes memory back from the cache of files. Each of them
+// takes a grace period of the kernel, some milliseconds.
+func (w *MemoryWatch) registerThresholds(g Group, eventfd int, l Limits) error {
 	register := func(name, argument string) error {
+		if w.closed.Load() {
+			return os.ErrClosed
+		}
 		f, err := os.Open(g.filePath("memory", name))
 		if err != nil {
 			return err
@@ -101,6 +126,10 @@ func (g Group) registerThresholds(eventfd int, l Limits) error {
 func (w *MemoryWatch) Wait() error {
 	if w.v2 == nil {
 		_, err := w.signal.Read(make([]byte, 8))
+		if err != nil {
+			<-w.ready
+			err = cmp.Or(w.err, err)
+		}
 		return err
 	}
 	if _, err := w.v2.ReadAt(make([]byte, 1), 0); err != nil { // the kernel reports what changes afterwards
@@ -124,6 +153,11 @@ func (w *MemoryWatch) Wait() error {
 // Close ends the watch, and the call of Wait that is in progress.
 func (w *MemoryWatch) Close() error {
 	if w.v2 == nil {
+		w.closed.Store(true)
+		<-w.ready // so that the kernel gets no other file with the same number
+		if w.err != nil {
+			return nil
+		}
 		return w.signal.Close()
 	}
 	_, err := w.signal.Write(binary.NativeEndian.AppendUint64(nil, 1))

@@ -74,15 +74,16 @@ func (g *memoryGuard) wait() {
 // guardEndTime is the time in which the guard of a sentry that has ended ends.
 const guardEndTime = 5 * time.Second
 
-// run checks the memory as long as it grows after a report of the kernel.
+// run checks the memory in the beginning, until the kernel watches it, and then as long as it grows after a report
+// of the kernel.
 func (g *memoryGuard) run() {
 	defer close(g.done)
 	settled := int64(0) // what remained used when killing more processes would have given nothing back
-	for g.watch.Wait() == nil {
+	for err := error(nil); !g.hasEnded(err); err = g.watch.Wait() {
 		if g.usedMemory() > g.limits.Memory*3/4 { // it is not the cache of files that grows
 			g.throttle(false)
 		}
-		for last, since := int64(0), time.Now(); time.Since(since) < calmTime; {
+		for last, since := int64(0), time.Now(); time.Since(since) < calmTime || !g.watch.Ready(); {
 			used := g.usedMemory()
 			if used > last+g.limits.Memory/1024 {
 				since = time.Now()
@@ -93,10 +94,27 @@ func (g *memoryGuard) run() {
 			} else if used > settled+g.slack/8 {
 				settled = g.relieve(used)
 			}
-			time.Sleep(g.nextCheck(used))
+			select {
+			case <-g.engine.sentry.exited:
+				return
+			case <-time.After(g.nextCheck(used)):
+			}
 		}
 		g.throttle(true)
 	}
+}
+
+// hasEnded reports whether the watch ended with err. It logs the error if the sentry runs.
+func (g *memoryGuard) hasEnded(err error) bool {
+	select {
+	case <-g.engine.sentry.exited:
+		return true
+	default:
+	}
+	if err != nil {
+		g.engine.sandbox.Log.Warn("nothing watches the memory of the sandbox: if it exceeds the limit, the whole sandbox ends", "err", err)
+	}
+	return err != nil
 }
 
 // throttle sets whether the kernel may slow down processes that use the reserve. A system call that
