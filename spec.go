@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -563,16 +564,18 @@ func (r WorkspaceRef) checkFields() error {
 	case !ValidName(r.Name):
 		return fmt.Errorf("workspace %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", r.Name)
 	}
-	if r.Commit != "" && !commitID.MatchString(r.Commit) {
+	if r.Commit != "" && !commitID().MatchString(r.Commit) {
 		return fmt.Errorf("workspace commit %q: use the full commit id, in lower case", r.Commit)
 	}
 	return nil
 }
 
 var (
-	commitID = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	commitID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`) })
 	// scpSource matches the short form of ssh, in which no slash precedes the colon.
-	scpSource = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9_.-]*:[^:]`)
+	scpSource = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9_.-]*:[^:]`)
+	})
 )
 
 // CheckSource returns an error if s is not a valid source of a workspace. The error omits a
@@ -586,7 +589,7 @@ func CheckSource(s string) error {
 		return nil
 	}
 	if !strings.Contains(s, "://") {
-		if scpSource.MatchString(s) {
+		if scpSource().MatchString(s) {
 			return nil
 		}
 		return fmt.Errorf("source: %s", form)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -29,12 +30,14 @@ const (
 )
 
 // domainPattern matches a domain that leaves room for a label with the port and the id of a sandbox.
-var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+var domainPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+})
 
 // checkValues calls bad with the key of each invalid value.
 func (p Ports) checkValues(bad func(key string, err error)) {
 	_, ip := netip.ParseAddr(p.Domain)
-	if p.Domain != "" && (ip == nil || len(p.Domain) > 200 || !domainPattern.MatchString(p.Domain)) {
+	if p.Domain != "" && (ip == nil || len(p.Domain) > 200 || !domainPattern().MatchString(p.Domain)) {
 		bad("ports.domain", fmt.Errorf("%q: write only the name of a domain in lower case, like ports.example.com", p.Domain))
 	}
 	if p.LinkTTL < minLinkTTL || p.LinkTTL > maxLinkTTL {

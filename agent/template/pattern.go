@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -24,12 +25,12 @@ func (n Names) lookUp(word string) string {
 
 var words = []string{"account", "agent", "conversation", "sandbox"}
 
-var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+var placeholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{[^{}]*\}`) })
 
 // findPlaceholders returns the words in a pattern.
 func findPlaceholders(pattern string) []string {
 	var all []string
-	for _, p := range placeholder.FindAllString(pattern, -1) {
+	for _, p := range placeholder().FindAllString(pattern, -1) {
 		all = append(all, strings.Trim(p, "{}"))
 	}
 	return all
@@ -42,7 +43,7 @@ func checkPattern(key, pattern string) error {
 			return fmt.Errorf("%s: unknown word {%s}: use {%s}", key, word, strings.Join(words, "}, {"))
 		}
 	}
-	if rest := placeholder.ReplaceAllString(pattern, ""); strings.ContainsAny(rest, "{}") {
+	if rest := placeholder().ReplaceAllString(pattern, ""); strings.ContainsAny(rest, "{}") {
 		return fmt.Errorf("%s %q: write words in braces, like {account}", key, pattern)
 	}
 	return nil
@@ -64,7 +65,7 @@ func checkKeys(prefix string) error {
 		return err
 	}
 	for segment := range strings.SplitSeq(strings.Trim(prefix, "/"), "/") {
-		literal := placeholder.ReplaceAllString(segment, "")
+		literal := placeholder().ReplaceAllString(segment, "")
 		switch {
 		case segment == "", segment == ".", segment == "..":
 			return fmt.Errorf("key_prefix %q: must be a path without empty parts, \".\" and \"..\"", prefix)
@@ -92,7 +93,7 @@ func checkOwner(key, pattern string) error {
 // expandPattern replaces the words of a checked pattern.
 func expandPattern(pattern string, n Names) (string, error) {
 	var bad error
-	text := placeholder.ReplaceAllStringFunc(pattern, func(p string) string {
+	text := placeholder().ReplaceAllStringFunc(pattern, func(p string) string {
 		word := strings.Trim(p, "{}")
 		value := n.lookUp(word)
 		switch {

@@ -215,7 +215,8 @@ func completeFlags(a *app, root *cobra.Command) {
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
 		for name, complete := range completions {
-			if cmd.LocalFlags().Lookup(name) != nil {
+			// LocalFlags would copy the flags of all parents, for each command.
+			if cmd.Flags().Lookup(name) != nil || cmd.PersistentFlags().Lookup(name) != nil {
 				_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails for missing flags only
 			}
 		}

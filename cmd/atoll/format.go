@@ -6,6 +6,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 	"text/template"
 
 	"github.com/spf13/pflag"
@@ -70,18 +71,18 @@ func formatJSON(v any) (string, error) {
 }
 
 var (
-	unknownField   = regexp.MustCompile(`can't evaluate field (\S+) in type (\S+)`)
-	templatePlaces = regexp.MustCompile(`^template: :\d+:(\d+:)? (executing "" at )?`)
+	unknownField   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`can't evaluate field (\S+) in type (\S+)`) })
+	templatePlaces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^template: :\d+:(\d+:)? (executing "" at )?`) })
 )
 
 // explainTemplate returns the reason of an error of a template, without its position.
 func explainTemplate(err error) string {
-	if m := unknownField.FindStringSubmatch(err.Error()); m != nil {
+	if m := unknownField().FindStringSubmatch(err.Error()); m != nil {
 		holder := strings.TrimPrefix(m[2], "*")
 		if holder == "main.view" {
 			holder = "a sandbox"
 		}
 		return fmt.Sprintf("%s has no field %s: --format json shows all, and a template names them as Go does, like .Spec.Name", holder, m[1])
 	}
-	return templatePlaces.ReplaceAllString(err.Error(), "")
+	return templatePlaces().ReplaceAllString(err.Error(), "")
 }

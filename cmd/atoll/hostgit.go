@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
@@ -243,7 +244,7 @@ func (s *hostScan) addTree(name string) {
 }
 
 // hooksPath matches the setting that names another directory of hooks.
-var hooksPath = regexp.MustCompile(`(?im)hookspath\s*=\s*"?([^"\r\n]+)`)
+var hooksPath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?im)hookspath\s*=\s*"?([^"\r\n]+)`) })
 
 // addFile adds a file that is no link, unless it is one that runs nothing. It returns the beginning of its content.
 func (s *hostScan) addFile(name string) []byte {
@@ -280,7 +281,7 @@ func (s *hostScan) addFile(name string) []byte {
 		if hashed = unusualSettings(data); len(hashed) == 0 {
 			return data
 		}
-		if m := hooksPath.FindSubmatch(hashed); m != nil {
+		if m := hooksPath().FindSubmatch(hashed); m != nil {
 			if dir, ok := s.locateTarget(".", string(m[1])); ok {
 				s.addTree(dir)
 			}
@@ -300,7 +301,9 @@ func (f hostFiles) changedSince(before hostFiles) []string {
 // usualSettings match the lines of git's settings that run nothing. All other lines count, so that no way of writing a setting
 // hides it.
 var (
-	usualSection  = regexp.MustCompile(`(?i)^\[(core|user|init|color|branch|remote|submodule|extensions)( "[^"\\]*")?\]$`)
+	usualSection = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)^\[(core|user|init|color|branch|remote|submodule|extensions)( "[^"\\]*")?\]$`)
+	})
 	usualSettings = map[string]*regexp.Regexp{
 		"core":       regexp.MustCompile(`(?i)^(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol) = [\w-]+$`),
 		"user":       regexp.MustCompile(`(?i)^(name|email) = [^"\\#;]*$`),
@@ -319,7 +322,7 @@ func unusualSettings(data []byte) []byte {
 	section, header := "", ""
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
-		if m := usualSection.FindStringSubmatch(line); m != nil {
+		if m := usualSection().FindStringSubmatch(line); m != nil {
 			section, header = strings.ToLower(m[1]), line
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -102,10 +103,10 @@ func wrapWords(words []string, width int) string {
 }
 
 var (
-	pageImage   = regexp.MustCompile(`!\[[^\]]*\]\([^)]*\)`)
-	pageLink    = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
-	pageHeading = regexp.MustCompile(`^#+ +`)
-	pageRule    = regexp.MustCompile(`^\|( -+ \|)+$`)
+	pageImage   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`!\[[^\]]*\]\([^)]*\)`) })
+	pageLink    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`) })
+	pageHeading = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^#+ +`) })
+	pageRule    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\|( -+ \|)+$`) })
 )
 
 // renderPlain returns a page as text for a terminal: code is indented, and links have no targets.
@@ -120,12 +121,12 @@ func renderPlain(page string) string {
 			continue
 		case code:
 			line = strings.TrimRight("    "+line, " ")
-		case pageRule.MatchString(line), strings.HasPrefix(line, "<!--"):
+		case pageRule().MatchString(line), strings.HasPrefix(line, "<!--"):
 			continue
-		case pageHeading.MatchString(line):
-			line = strings.ToUpper(pageHeading.ReplaceAllString(line, ""))
+		case pageHeading().MatchString(line):
+			line = strings.ToUpper(pageHeading().ReplaceAllString(line, ""))
 		default:
-			line = pageLink.ReplaceAllString(pageImage.ReplaceAllString(line, ""), "$1")
+			line = pageLink().ReplaceAllString(pageImage().ReplaceAllString(line, ""), "$1")
 			line = strings.ReplaceAll(line, "**", "")
 		}
 		b.WriteString(line + "\n")

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pelletier/go-toml/v2"
 )
@@ -148,7 +149,7 @@ func checkTOML(before, after map[string]any, table string, want *Entry) error {
 }
 
 // tableHeader matches the header of a table, and captures its name.
-var tableHeader = regexp.MustCompile(`^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(#.*)?$`)
+var tableHeader = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(#.*)?$`) })
 
 // findTable returns the lines of the entry's table and of those below it, -1 if there is no such table. Comments and
 // empty lines at the end belong to what follows.
@@ -157,7 +158,7 @@ func findTable(text []byte, table string) (start, end int) {
 	at, inside := 0, false
 	for line := range bytes.Lines(text) {
 		trimmed := bytes.TrimSpace(line)
-		if m := tableHeader.FindSubmatch(bytes.TrimRight(line, "\r\n")); m != nil {
+		if m := tableHeader().FindSubmatch(bytes.TrimRight(line, "\r\n")); m != nil {
 			name := strings.NewReplacer(`"`, "", "'", "", " ", "", "\t", "").Replace(string(m[1]))
 			own := table + "." + serverName
 			if inside = name == own || strings.HasPrefix(name, own+"."); inside && start < 0 {

@@ -25,7 +25,7 @@ const SecretPrefix = "atoll_key_"
 
 // secretPattern matches a secret: the id of the key, and 256 random bits. With that much
 // randomness, a plain hash is enough.
-var secretPattern = regexp.MustCompile(`^` + SecretPrefix + `([0-9a-f]{16})_[0-9a-f]{64}$`)
+var secretPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + SecretPrefix + `([0-9a-f]{16})_[0-9a-f]{64}$`) })
 
 // How long a Ring uses its copy of a key.
 const (
@@ -106,7 +106,7 @@ var errUnknown = atoll.Errorf("", "", atoll.ErrDenied, "the token is not known h
 // Fresh. Kinds: ErrDenied (invalid secret, or the account's name belongs to other permissions
 // now), ErrUnavailable (the store does not respond).
 func (r *Ring) Verify(ctx context.Context, secret string) (auth.Account, error) {
-	m := secretPattern.FindStringSubmatch(secret)
+	m := secretPattern().FindStringSubmatch(secret)
 	if m == nil {
 		return auth.Account{}, errUnknown
 	}

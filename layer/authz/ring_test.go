@@ -116,7 +116,7 @@ func wantDenied(t *testing.T, what string, r *Ring, secret string) {
 func TestKey(t *testing.T) {
 	all, _, _ := newRings(t, 2)
 	made := newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
-	if !secretPattern.MatchString(made.Secret) || made.Account != "project_api_web" {
+	if !secretPattern().MatchString(made.Secret) || made.Account != "project_api_web" {
 		t.Errorf("the key is %+v", made)
 	}
 	a := wantAccount(t, "on another server", all[1], made.Secret)

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -92,7 +93,7 @@ type outputParser struct {
 const maxMessage = 2000
 
 // progressLine matches a line of git's progress.
-var progressLine = regexp.MustCompile(`^(remote: )?[A-Z][a-z]+ [a-z]+: +[0-9]+`)
+var progressLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(remote: )?[A-Z][a-z]+ [a-z]+: +[0-9]+`) })
 
 func (l *outputParser) Write(b []byte) (int, error) {
 	for _, c := range b {
@@ -117,7 +118,7 @@ func (l *outputParser) endLine() {
 	l.line = l.line[:0]
 	switch {
 	case line == "", strings.HasPrefix(line, "Cloning into "):
-	case progressLine.MatchString(line):
+	case progressLine().MatchString(line):
 		if l.progress != nil {
 			l.progress(strings.TrimPrefix(line, "remote: "))
 		}
@@ -128,7 +129,7 @@ func (l *outputParser) endLine() {
 }
 
 // credentialPattern matches credentials in URLs, which the user's git configuration may add.
-var credentialPattern = regexp.MustCompile(`://[^/@\s']+@`)
+var credentialPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`://[^/@\s']+@`) })
 
 // gitFailures maps parts of git's messages to kinds. The first match applies.
 var gitFailures = []struct {
@@ -148,7 +149,7 @@ var gitFailures = []struct {
 
 // explainFailure returns an error for the messages of git, with the kind that gitFailures gives.
 func explainFailure(said string, err error) error {
-	said = credentialPattern.ReplaceAllString(said, "://")
+	said = credentialPattern().ReplaceAllString(said, "://")
 	for _, s := range gitFailures {
 		for _, text := range s.text {
 			if strings.Contains(said, text) {
@@ -226,13 +227,13 @@ func sizeOf(dir string) (size atoll.Bytes) {
 }
 
 // fullCommit matches a full commit id, which is not a branch.
-var fullCommit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var fullCommit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`) })
 
 // cloneInto clones into dir without a check-out, and sets HEAD and the index as a check-out
 // would. The check-out may not be larger than limit.
 func (k *record) cloneInto(ctx context.Context, dir string, limit atoll.Bytes, progress func(string)) (commit string, err error) {
 	args := []string{"clone", "--no-checkout", "--no-local", "--template=", "--progress", "--origin=origin"}
-	exact := fullCommit.MatchString(k.Revision)
+	exact := fullCommit().MatchString(k.Revision)
 	if k.Revision != "" && !exact {
 		args = append(args, "--branch="+k.Revision)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
@@ -44,7 +45,7 @@ func FindGitDir(dir string) (GitDir, bool) {
 		g.Verified = filepath.Base(back) == ".git" && samePlace(filepath.Dir(resolveFrom(g.Real, back)), real)
 		g.Path, g.Real = filepath.Dir(filepath.Dir(g.Path)), filepath.Dir(filepath.Dir(g.Real))
 		g.Verified = g.Verified && common != "" && samePlace(resolveFrom(filepath.Join(g.Real, "worktrees", g.Own), common), g.Real)
-	} else if m := worktreeSetting.FindStringSubmatch(readLinkFile(filepath.Join(g.Real, "config"))); m != nil {
+	} else if m := worktreeSetting().FindStringSubmatch(readLinkFile(filepath.Join(g.Real, "config"))); m != nil {
 		g.Verified = samePlace(resolveFrom(g.Real, m[1]), real) && isOfModule(g.Real)
 	}
 	g.Verified = g.Verified && isRepository(g.Real)
@@ -52,7 +53,7 @@ func FindGitDir(dir string) (GitDir, bool) {
 }
 
 // headText matches the text of HEAD in a repository.
-var headText = regexp.MustCompile(`^(ref: refs/.+|[0-9a-f]{40}|[0-9a-f]{64})$`)
+var headText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(ref: refs/.+|[0-9a-f]{40}|[0-9a-f]{64})$`) })
 
 // isRepository reports whether dir has what git asks of a repository, and has it itself: a program that names a directory of others as its
 // repository cannot make that one.
@@ -62,7 +63,7 @@ func isRepository(dir string) bool {
 			return false
 		}
 	}
-	return headText.MatchString(readLinkFile(filepath.Join(dir, "HEAD")))
+	return headText().MatchString(readLinkFile(filepath.Join(dir, "HEAD")))
 }
 
 // isOfModule reports whether dir is where a repository has those of its submodules.
@@ -82,7 +83,7 @@ func isWorktreeDir(dir string) bool {
 }
 
 // worktreeSetting matches the setting by which the repository of a submodule names the directory of its files.
-var worktreeSetting = regexp.MustCompile(`(?m)^\s*worktree = ([^"\\#;]+)$`)
+var worktreeSetting = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s*worktree = ([^"\\#;]+)$`) })
 
 // readLinkFile returns the text of a small regular file, "" if there is none. It does not wait if another program replaces the file by a
 // named pipe.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
@@ -101,7 +102,7 @@ func unescapePath(path string) string {
 }
 
 // portLabel matches the first label of a host that names a port: PORT-ID.
-var portLabel = regexp.MustCompile(`^([0-9]{1,5})-([0-9a-f]{32})$`)
+var portLabel = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{1,5})-([0-9a-f]{32})$`) })
 
 // splitPortHost splits the host of a request to a port of a sandbox, if Links has a domain for ports.
 func (h *Handler) splitPortHost(r *http.Request) (p portRequest, ok bool) {
@@ -112,7 +113,7 @@ func (h *Handler) splitPortHost(r *http.Request) (p portRequest, ok bool) {
 	if !ok {
 		return p, false
 	}
-	m := portLabel.FindStringSubmatch(label)
+	m := portLabel().FindStringSubmatch(label)
 	if m == nil {
 		return p, false
 	}
