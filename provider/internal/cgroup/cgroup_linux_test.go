@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -245,6 +246,9 @@ func TestWatchMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for !w.Ready() {
+		time.Sleep(time.Millisecond)
+	}
 	eat := exec.Command("sh", "-c", "read go; head -c 80000000 /dev/zero | tail; read stop")
 	stdin, err := eat.StdinPipe()
 	if err != nil {
@@ -275,6 +279,16 @@ func TestWatchMemory(t *testing.T) {
 		t.Errorf("Close: %v", err)
 	}
 	<-ended
+	w, err = g.WatchMemory(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil { // before it is ready
+		t.Errorf("Close: %v", err)
+	}
+	if err := w.Wait(); !errors.Is(err, os.ErrClosed) || !w.Ready() {
+		t.Errorf("Wait after Close: %v, ready %t", err, w.Ready())
+	}
 }
 
 func TestJoin(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,12 +49,15 @@ type MemoryWatch struct {
 	signal *os.File // an eventfd: the kernel's on v1; on v2, Close writes to it
 
 	ready  chan struct{} // closed when the watch works, or failed with err
-	closed atomic.Bool   // the rest of the thresholds is not needed
+	closed chan struct{} // closed by Close on v1: the rest of the thresholds is not needed
 	err    error         // of the registration on v1
 }
 
 // watchSteps is the number of steps between half of the limit and its end at which v1 reports.
 const watchSteps = 16
+
+// watchDelay is the time after which v1 begins to watch, which slows down a sandbox that boots. Many end before.
+const watchDelay = 250 * time.Millisecond
 
 // WatchMemory watches a group that has these limits; nil for the zero Group or without a limit.
 // The kernel of v1 takes long to begin, so WatchMemory does not wait for that: see Ready. Close the watch.
@@ -70,10 +73,14 @@ func (g Group) WatchMemory(l Limits) (_ *MemoryWatch, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch memory: %w", err)
 	}
-	w := &MemoryWatch{signal: os.NewFile(uintptr(fd), "eventfd"), ready: make(chan struct{})}
+	w := &MemoryWatch{signal: os.NewFile(uintptr(fd), "eventfd"), ready: make(chan struct{}), closed: make(chan struct{})}
 	if !g.h.v2 {
 		go func() {
 			defer close(w.ready)
+			select {
+			case <-w.closed:
+			case <-time.After(watchDelay):
+			}
 			if w.err = w.registerThresholds(g, fd, l); w.err != nil {
 				_ = w.signal.Close() // ends Wait
 			}
@@ -102,8 +109,10 @@ func (w *MemoryWatch) Ready() bool {
 // takes a grace period of the kernel, some milliseconds.
 func (w *MemoryWatch) registerThresholds(g Group, eventfd int, l Limits) error {
 	register := func(name, argument string) error {
-		if w.closed.Load() {
+		select {
+		case <-w.closed:
 			return os.ErrClosed
+		default:
 		}
 		f, err := os.Open(g.filePath("memory", name))
 		if err != nil {
@@ -153,7 +162,7 @@ func (w *MemoryWatch) Wait() error {
 // Close ends the watch, and the call of Wait that is in progress.
 func (w *MemoryWatch) Close() error {
 	if w.v2 == nil {
-		w.closed.Store(true)
+		close(w.closed)
 		<-w.ready // so that the kernel gets no other file with the same number
 		if w.err != nil {
 			return nil
