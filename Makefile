@@ -17,6 +17,8 @@ help: ## list these verbs
 PLUGINS := kubernetes modal dagger provider-test
 BIN     := bin
 BUILD   := -tags embedguest -ldflags='-s -w'
+# atoll version tells the commit, wherever git can.
+BUILD   += -buildvcs=$(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 
 .PHONY: build
 build: guest ## build bin/atoll and the programs of its plugins, statically linked, with the guest in them

@@ -21,7 +21,9 @@
 package atoll
 
 import (
+	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strings"
@@ -49,13 +51,28 @@ func validID(s string) bool {
 	return len(s) == 32
 }
 
-// NewID returns a random (version 4) UUID as 32 lower-case hex digits.
+// NewID returns a random (version 4) UUID as 32 lower-case hex digits. IsNewID recognizes it: the
+// last four bytes are a checksum of the others.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
+	copy(b[12:], idChecksum(b[:12]))
 	return hex.EncodeToString(b[:])
+}
+
+// IsNewID reports whether NewID has made an id, so that no caller chose it. One in four billion
+// other ids matches, too.
+func IsNewID(id string) bool {
+	b, err := hex.DecodeString(id)
+	return err == nil && len(b) == 16 && bytes.Equal(b[12:], idChecksum(b[:12]))
+}
+
+// idChecksum returns the last four bytes of an id of NewID, computed from the others.
+func idChecksum(b []byte) []byte {
+	sum := sha256.Sum256(append([]byte("atoll id "), b...))
+	return sum[:4]
 }
 
 // TempName returns a random name for a temporary file, which the writer renames to its final name

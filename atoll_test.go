@@ -46,3 +46,21 @@ func TestTempNames(t *testing.T) {
 		}
 	}
 }
+
+func TestIsNewID(t *testing.T) {
+	for range 100 {
+		if id := NewID(); !IsNewID(id) {
+			t.Fatalf("IsNewID(%q) = false for an id of NewID", id)
+		}
+	}
+	id := NewID()
+	last := byte('0')
+	if id[31] == '0' {
+		last = '1'
+	}
+	for _, id := range []string{"", "web", "6f9619ff8b864011b42d00cf4fc964ff", id[:31], id + "0", id[:31] + string(last)} {
+		if IsNewID(id) {
+			t.Errorf("IsNewID(%q) = true for an id that NewID has not made", id)
+		}
+	}
+}

@@ -111,7 +111,7 @@ type Log struct {
 // Resources are the limits of sandboxes that set none, if the provider can enforce them. Zero means the default of
 // the provider.
 type Resources struct {
-	Memory    atoll.Bytes `yaml:"memory" doc:"memory limit of sandboxes that set none, like 2g; 0 for the default of the provider, -1 for no limit"`
+	Memory    atoll.Bytes `yaml:"memory" doc:"memory limit of sandboxes that set none, like 4g; 0 for the default of the provider, which is 2g, or 256m for microvm; -1 for no limit"`
 	CPUs      float64     `yaml:"cpus" doc:"CPU limit of such sandboxes, like 1.5"`
 	Processes int         `yaml:"processes" doc:"process limit of such sandboxes, like 1024"`
 	Disk      atoll.Bytes `yaml:"disk" doc:"limit of the files that such sandboxes write outside of volumes, like 4g"`

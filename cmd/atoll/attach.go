@@ -115,7 +115,7 @@ func (a *app) attachProcess(cmd *cobra.Command, ref, id string, from int64, deta
 	}
 	defer s.closeConsole()
 	exit, err := a.followAttached(s, p, startAt(from, st.Stdout), startAt(from, st.Stderr))
-	err = errors.Join(err, c.Close())
+	err = errors.Join(c.explainError(s.ctx, err), c.Close())
 	s.closeConsole()
 	if errors.Is(err, errDetached) {
 		a.printMessage("detached")

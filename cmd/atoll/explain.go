@@ -67,8 +67,11 @@ func (c *connection) explainError(ctx context.Context, err error) error {
 	cause := causeOf(e).Error()
 	paused := strings.HasSuffix(cause, "sandbox is paused: resume it first") || strings.HasSuffix(cause, "sandbox is paused: resume it")
 	id, typed, ok := c.named.findReference(e.ID, paused)
-	if !ok {
+	switch {
+	case !ok:
 		return err
+	case typed == "": // of atoll run, which has not printed the id
+		return &atoll.Error{Op: e.Op, Kind: e.Kind, Err: causeOf(e)}
 	}
 	advice := ""
 	switch {
@@ -94,6 +97,8 @@ func (c *connection) adviseCreate(spec *atoll.Spec, err error) error {
 	}
 	advice := "atoll doctor names what is missing"
 	switch {
+	case e.Op == "image" && spec.Provider != "" && spec.Provider != "gvisor":
+		return err
 	case e.Op == "image":
 		advice = "without --image, sandboxes of gVisor use the programs of this machine"
 	case e.Op != "create":

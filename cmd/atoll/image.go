@@ -29,7 +29,7 @@ pulled. Lists show them as bundle:NAME.`,
 }
 
 func newImageLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no images yet: atoll pull IMAGE fetches one"}
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},

@@ -80,7 +80,7 @@ func (a *app) printSecret(made auth.NewKey, asJSON bool) error {
 }
 
 func newKeyLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no keys yet: atoll key create NAME --for PROJECT creates one"}
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",

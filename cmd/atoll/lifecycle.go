@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 // newVerb returns a command that does one thing to each named sandbox.
@@ -69,9 +70,10 @@ func newRm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] SANDBOX...",
 		Short: "Remove sandboxes, running or not",
-		Long: `Rm ends and removes sandboxes. The data volume of each, which holds its work
-directory, is retained for another sandbox of the same id, unless -v is given;
-named volumes are always retained.`,
+		Long: `Rm ends and removes sandboxes. It retains the data volume, which holds the work
+directory, of a sandbox with a name, a chosen id or a workspace, and of those of
+sessions and conversations. With -v it removes data volumes, too, and with
+--volumes=false none. Named volumes are always retained.`,
 		Example: `  atoll rm web
   atoll rm --all --volumes`,
 		ValidArgsFunction: a.completeSandboxes,
@@ -82,13 +84,13 @@ named volumes are always retained.`,
 			case !all && len(args) == 0:
 				return usageErrorf("name the sandboxes to remove, or use --all; atoll ls lists sandboxes")
 			}
-			var opts []atoll.RemoveOption
-			if volumes {
-				opts = append(opts, atoll.RemoveVolumes())
+			data := dataOfUnnamed
+			if cmd.Flags().Changed("volumes") {
+				data = map[bool]dataVolumes{false: noData, true: allData}[volumes]
 			}
 			return a.withConnection(cmd, func(ctx context.Context, c *connection) error {
 				if all {
-					return a.removeAll(ctx, c, opts)
+					return a.removeAll(ctx, c, data)
 				}
 				defer func() { a.noteVolumes(ctx, c, volumes) }()
 				return a.forEach(args, func(ref string) error {
@@ -99,7 +101,7 @@ named volumes are always retained.`,
 					if err != nil {
 						return err
 					}
-					return sb.Remove(ctx, opts...)
+					return data.removeSandbox(ctx, sb)
 				})
 			})
 		},
@@ -110,7 +112,39 @@ named volumes are always retained.`,
 	return cmd
 }
 
-func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveOption) error {
+// dataVolumes selects the sandboxes that are removed with their data volumes.
+type dataVolumes int
+
+const (
+	noData        dataVolumes = iota
+	dataOfUnnamed             // of sandboxes that nobody can ask for again
+	allData
+)
+
+// removeSandbox removes a sandbox, with its data volume if d selects it.
+func (d dataVolumes) removeSandbox(ctx context.Context, sb atoll.Sandbox) error {
+	with := d == allData
+	if d == dataOfUnnamed {
+		st, err := sb.Status(ctx)
+		if err != nil {
+			return err
+		}
+		with = isUnnamed(&st)
+	}
+	if with {
+		return sb.Remove(ctx, atoll.RemoveVolumes())
+	}
+	return sb.Remove(ctx)
+}
+
+// isUnnamed reports whether a sandbox has neither a name nor an id that somebody chose, and no session, conversation or
+// workspace needs its data volume.
+func isUnnamed(st *atoll.Status) bool {
+	generated := atoll.IsNewID(st.ID) || pool.IsPoolID(st.ID)
+	return st.Spec.Name == "" && generated && st.Spec.Workspace == (atoll.WorkspaceRef{}) && !hasOwner(st.Spec.Labels)
+}
+
+func (a *app) removeAll(ctx context.Context, c *connection, data dataVolumes) error {
 	project, err := a.namedProject()
 	if err != nil {
 		return err
@@ -119,26 +153,37 @@ func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveO
 	if err != nil {
 		return err
 	}
-	ids := make([]string, 0, len(all))
-	for _, st := range all {
-		ids = append(ids, st.ID)
-		c.named.addReference(st.ID, st.ID)
-	}
-	var o atoll.RemoveOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
-	defer func() { a.noteVolumes(ctx, c, o.Volumes) }()
-	return a.forEach(ids, func(id string) error {
-		sb, err := c.Get(ctx, id)
+	names, ids := nameSandboxes(c, all)
+	defer func() { a.noteVolumes(ctx, c, data == allData) }()
+	return a.forEach(names, func(name string) error {
+		sb, err := c.Get(ctx, ids[name])
 		if errors.Is(err, atoll.ErrNotFound) {
 			return nil // another program was faster
 		}
 		if err != nil {
 			return err
 		}
-		return sb.Remove(ctx, opts...)
+		return data.removeSandbox(ctx, sb)
 	})
+}
+
+// nameSandboxes returns what to call each sandbox of a list, its name or else its id, and the ids by that. A name that
+// sandboxes of several projects have is none.
+func nameSandboxes(c *connection, all []atoll.Status) (names []string, ids map[string]string) {
+	count := map[string]int{}
+	for _, st := range all {
+		count[st.Spec.Name]++
+	}
+	ids = map[string]string{}
+	for _, st := range all {
+		name := st.Spec.Name
+		if name == "" || count[name] > 1 {
+			name = st.ID
+		}
+		names, ids[name] = append(names, name), st.ID
+		c.named.addReference(st.ID, name)
+	}
+	return names, ids
 }
 
 // noteVolumes says on stderr which data volumes remain of removed sandboxes. It says nothing if they were removed, too,

@@ -7,7 +7,10 @@ import (
 )
 
 // listFlags has the flags of a list: a table, JSON, or names only.
-type listFlags struct{ quiet, asJSON bool }
+type listFlags struct {
+	quiet, asJSON bool
+	ifEmpty       string // printed on stderr with a table of nothing: how to make the first
+}
 
 // addFlags adds the flags. quiet is the help of -q.
 func (l *listFlags) addFlags(cmd *cobra.Command, quiet string) {
@@ -30,6 +33,9 @@ func printList[T any](a *app, l listFlags, all []T, name func(T) string, header 
 	}
 	if l.quiet {
 		return nil
+	}
+	if len(all) == 0 && l.ifEmpty != "" {
+		a.printMessage("%s", l.ifEmpty)
 	}
 	return a.printTable(rows)
 }

@@ -5,6 +5,7 @@ import "github.com/spf13/cobra"
 // otherCommands has advice for commands of docker, kubectl and fly that atoll does not have.
 var otherCommands = map[string]string{
 	"build":     "Atoll builds no images: use docker build, and atoll run --image; atoll image build builds virtual machines",
+	"clone":     "use atoll snapshot create SANDBOX, and atoll create --snapshot ID; for a repository, atoll workspace",
 	"commit":    "use atoll snapshot create SANDBOX, and atoll create --snapshot ID",
 	"compose":   "create each sandbox with atoll create",
 	"console":   "use atoll shell SANDBOX",
@@ -14,6 +15,7 @@ var otherCommands = map[string]string{
 	"destroy":   "use atoll rm SANDBOX",
 	"diff":      "use atoll workspace for changes of a repository, or atoll cp to fetch files",
 	"export":    "use atoll cp SANDBOX:PATH - for a tar stream",
+	"fork":      "use atoll snapshot create SANDBOX, and atoll create --snapshot ID",
 	"get":       "use atoll ls, or atoll inspect SANDBOX",
 	"images":    "use atoll image ls",
 	"info":      "use atoll doctor",

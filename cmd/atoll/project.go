@@ -21,7 +21,7 @@ func newProject(a *app) *cobra.Command {
 }
 
 func newProjectLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no project has a machine or a disk; any --project NAME is valid"}
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List projects with a machine or a disk",

@@ -30,9 +30,9 @@ func newPrune(a *app) *cobra.Command {
 		Use:   "prune [flags]",
 		Short: "Remove stopped sandboxes and unused images, after a question",
 		Long: `Prune lists the sandboxes that have stopped or failed, asks, and removes them: those
-of all projects, or with --project of one. Their data volumes with the work
-directories remain, as with atoll rm, unless --volumes is given; it also removes the
-data volumes of sandboxes that were removed before. Named volumes always remain: see
+of all projects, or with --project of one. The data volumes of those with a name
+remain, as with atoll rm, unless --volumes is given; it also removes the data volumes
+of sandboxes that were removed before. Named volumes always remain: see
 atoll volume prune. Images without a name that nothing uses go, too.
 
 Prune leaves the sandboxes of sessions and conversations alone, and those that were
@@ -91,7 +91,7 @@ func (f *pruneFlags) pruneAll(ctx context.Context, a *app, c *connection) error 
 	}
 	var parts []string
 	if len(sandboxes) > 0 {
-		what := countOf(len(sandboxes), "sandbox", "sandboxes") + " with all files but the data volume"
+		what := countOf(len(sandboxes), "sandbox", "sandboxes") + " with all files but the data volumes of those with a name"
 		if f.volumes {
 			what = countOf(len(sandboxes), "sandbox", "sandboxes") + " with all files"
 		}
@@ -187,16 +187,13 @@ func (f *pruneFlags) listUnused(ctx context.Context, a *app, c *connection) ([]a
 
 // removeStopped removes sandboxes, except those that were started since they were listed.
 func (f *pruneFlags) removeStopped(ctx context.Context, a *app, c *connection, all []atoll.Status) error {
-	var opts []atoll.RemoveOption
+	data := dataOfUnnamed
 	if f.volumes {
-		opts = append(opts, atoll.RemoveVolumes())
+		data = allData
 	}
-	var ids []string
-	for _, st := range all {
-		ids = append(ids, st.ID)
-	}
-	return a.forEach(ids, func(id string) error {
-		sb, err := c.Get(ctx, id)
+	names, ids := nameSandboxes(c, all)
+	return a.forEach(names, func(name string) error {
+		sb, err := c.Get(ctx, ids[name])
 		if errors.Is(err, atoll.ErrNotFound) {
 			return errNothing // another program was faster
 		}
@@ -210,7 +207,7 @@ func (f *pruneFlags) removeStopped(ctx context.Context, a *app, c *connection, a
 		if st.State != atoll.StateStopped && st.State != atoll.StateFailed {
 			return errNothing // it was started meanwhile
 		}
-		return sb.Remove(ctx, opts...)
+		return data.removeSandbox(ctx, sb)
 	})
 }
 

@@ -104,6 +104,7 @@ func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
 		s.detach = nil // after the end of this process nothing would remain to detach from
 	}
 	exit, id, err := f.runAttended(s, c, spec)
+	c.named.addReference(id, spec.Name)
 	err = errors.Join(c.explainError(s.ctx, err), c.Close())
 	s.closeConsole()
 	if errors.Is(err, errDetached) {

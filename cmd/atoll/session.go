@@ -107,7 +107,7 @@ func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) er
 }
 
 func newSessionLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no sessions are open: atoll session open workflow/NAME opens one"}
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},

@@ -42,7 +42,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 }
 
 func newSnapshotLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no snapshots yet: atoll snapshot create SANDBOX creates one"}
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},

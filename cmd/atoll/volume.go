@@ -16,7 +16,7 @@ func newVolume(a *app) *cobra.Command {
 }
 
 func newVolumeLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no volumes yet: atoll create -v NAME:/work/data creates one"}
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List volumes of all projects, or with --project of one",

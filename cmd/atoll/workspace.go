@@ -105,7 +105,7 @@ func (a *app) showProgress(quiet bool, do func(func(atoll.Progress)) (workspace.
 }
 
 func newWorkspaceLs(a *app) *cobra.Command {
-	var l listFlags
+	l := listFlags{ifEmpty: "no workspaces yet: atoll workspace add NAME SOURCE creates one"}
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},

@@ -46,7 +46,7 @@ func (l *Provider) rememberClaim(w *store.Warm) *claim {
 // sandbox is not claimed. hidden reports whether it is stock, of this or another
 // program.
 func (l *Provider) lookUpClaim(ctx context.Context, id string) (c *claim, hidden bool, err error) {
-	if !isPoolID(id) {
+	if !IsPoolID(id) {
 		return nil, false, nil
 	}
 	if c, hidden = l.cachedClaim(id); c != nil || hidden {
@@ -152,7 +152,7 @@ func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 func (l *Provider) loadClaims(ctx context.Context, all []atoll.Status) error {
 	unknown := func(st atoll.Status) bool {
 		c, hidden := l.cachedClaim(st.ID)
-		return isPoolID(st.ID) && c == nil && !hidden
+		return IsPoolID(st.ID) && c == nil && !hidden
 	}
 	if !slices.ContainsFunc(all, unknown) {
 		return nil

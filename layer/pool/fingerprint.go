@@ -48,9 +48,9 @@ func newID() string {
 	return id[:randomDigits] + idChecksum(id[:randomDigits])
 }
 
-// isPoolID reports whether a pool may have created the sandbox with an ID. One in
+// IsPoolID reports whether a pool may have created the sandbox with an ID. One in
 // four billion other IDs matches, too, and callers can choose a matching ID.
-func isPoolID(id string) bool {
+func IsPoolID(id string) bool {
 	return len(id) == 32 && id[randomDigits:] == idChecksum(id[:randomDigits])
 }
 

@@ -48,7 +48,7 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 // takeReservation first waits for the removal of its sandbox.
 func (l *Provider) takeReservation(ctx context.Context, id string) (*reservation, error) {
 	id, _ = atoll.NormalizeID(id) // no reservation has an invalid id
-	if !isPoolID(id) {
+	if !IsPoolID(id) {
 		return nil, nil
 	}
 	l.mu.Lock()

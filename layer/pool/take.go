@@ -297,7 +297,7 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 		return nil, err
 	}
 	undo := context.WithoutCancel(ctx)
-	if isPoolID(sb.ID()) { // the caller may have chosen the ID of a former claim
+	if IsPoolID(sb.ID()) { // the caller may have chosen the ID of a former claim
 		err = l.dropRecord(undo, sb.ID())
 	}
 	if err == nil {

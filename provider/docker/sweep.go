@@ -24,6 +24,9 @@ func (p *Provider) sweepSandboxes(ctx context.Context) (due time.Time) {
 }
 
 func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
+	if err := p.Ping(ctx); err != nil { // a request in its place could go out with an API version that the engine refuses
+		return due, err
+	}
 	list, err := p.listRecords(ctx, "list", atoll.Filter{})
 	if err != nil {
 		return due, err
