@@ -89,7 +89,7 @@ func writeSetting(b *strings.Builder, l *setting, home string) {
 	}
 	about := typeOf(l)
 	if value != "" {
-		about += ", default `" + value + "`"
+		about += ", default `" + strings.ReplaceAll(value, ",", "`, `") + "`"
 	}
 	doc := strings.ReplaceAll(l.doc, "|", `\|`)
 	if l.alias != "" {

@@ -92,7 +92,12 @@ func (c *connection) explainError(ctx context.Context, err error) error {
 // needs cannot be reached: the registry of the image, or the provider's engine.
 func (c *connection) adviseCreate(spec *atoll.Spec, err error) error {
 	e, ok := err.(*atoll.Error)
-	if !ok || e.Kind != atoll.ErrUnavailable {
+	switch {
+	case !ok:
+		return err
+	case e.Op == "exec": // of the main process: no sandbox has the id
+		return &atoll.Error{Op: e.Op, Kind: e.Kind, Err: causeOf(e)}
+	case e.Kind != atoll.ErrUnavailable:
 		return err
 	}
 	advice := "atoll doctor names what is missing"

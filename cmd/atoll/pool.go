@@ -25,7 +25,7 @@ commands with atoll run, or of sessions.`,
 }
 
 func newPoolLs(a *app) *cobra.Command {
-	l := listFlags{ifEmpty: "no pools: write one under pools in the configuration; see atoll help pools"}
+	l := listFlags{ifEmpty: "no pools: write one under pool in the configuration; see atoll help pools"}
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List pools and their sandboxes",
