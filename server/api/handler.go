@@ -46,7 +46,7 @@ type Options struct {
 	Log *slog.Logger
 	// Metrics serves /metrics. It may be nil.
 	Metrics http.Handler
-	// Docs serves /docs, the files below it, and /openapi.json without a token. Package openapi implements it. It may be
+	// Docs serves /, /docs, the files below it, and /openapi.json without a token. Package openapi implements it. It may be
 	// nil.
 	Docs http.Handler
 	// Tools serves /v1/tools. It may be nil.
@@ -230,6 +230,7 @@ func (h *Handler) registerRoutes() {
 			h.opts.Docs.ServeHTTP(w, r)
 			return nil
 		}})
+		h.mux.Handle("GET /{$}", docs)
 		h.mux.Handle("GET /docs", docs)
 		h.mux.Handle("GET /docs/{file}", docs)
 		h.mux.Handle("GET /openapi.json", docs)

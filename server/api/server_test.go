@@ -551,7 +551,7 @@ func TestDocsAreMounted(t *testing.T) {
 		Docs: docs, Tokens: map[string]auth.Account{"t": {}},
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	for _, path := range []string{"/docs", "/openapi.json"} {
+	for _, path := range []string{"/", "/docs", "/openapi.json"} {
 		resp, body := r.doRequest(t, "GET", path, "", wire.RequestIDHeader, "my-id")
 		if body != path || resp.Header.Get(wire.RequestIDHeader) != "my-id" {
 			t.Errorf("%s: %q with id %q", path, body, resp.Header.Get(wire.RequestIDHeader))

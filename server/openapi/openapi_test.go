@@ -132,6 +132,9 @@ func schemaRefs(doc string) map[string]bool {
 // The page loads its files from the server only.
 func TestPageNeedsNothingElse(t *testing.T) {
 	base := serveDocs(t)
+	if resp, _ := getURL(t, base+"/"); resp.Request.URL.Path != "/docs" {
+		t.Errorf("/ leads to %s", resp.Request.URL)
+	}
 	resp, body := getURL(t, base+"/docs")
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
 		t.Fatalf("status %d, type %q", resp.StatusCode, resp.Header.Get("Content-Type"))

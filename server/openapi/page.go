@@ -22,8 +22,8 @@ var files embed.FS
 // pagePolicy lets the page load nothing from other hosts. The viewer sets styles itself.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Handler serves /openapi.json, and at /docs Swagger UI, which shows the document and sends requests. The first
-// request for the document generates it.
+// Handler serves /openapi.json, and at /docs Swagger UI, which shows the document and sends requests; / leads there. The
+// first request for the document generates it.
 func Handler(version string) http.Handler {
 	document := sync.OnceValues(func() ([]byte, error) { return Document(version).MarshalJSON() })
 	mux := http.NewServeMux()
@@ -34,6 +34,10 @@ func Handler(version string) http.Handler {
 			return
 		}
 		writeFile(w, "application/json", data)
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "docs") // relative, since a proxy may serve everything below a path of its own
+		w.WriteHeader(http.StatusFound)
 	})
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", pagePolicy)
