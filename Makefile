@@ -16,21 +16,28 @@ help: ## list these verbs
 # What few need are programs of their own, which atoll finds beside it or in PATH.
 PLUGINS := kubernetes modal dagger provider-test
 BIN     := bin
-BUILD   := -tags embedguest -ldflags='-s -w'
+BUILD   := -tags embedguest,embedengine -ldflags='-s -w'
 # atoll version tells the commit, wherever git can.
 BUILD   += -buildvcs=$(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 
 .PHONY: build
-build: guest ## build bin/atoll and the programs of its plugins, statically linked, with the guest in them
+build: guest engine ## build bin/atoll and the programs of its plugins, statically linked, with the guest and the engine in them
 	@$(GO) build $(BUILD) -o $(BIN)/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which providers put into sandboxes
-	@GOOS=linux $(GO) build -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
+	@GOOS=linux $(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
 	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
 
+.PHONY: engine
+engine: ## on Linux, build bin/atoll-engine, which runs gVisor's sandboxes
+ifeq ($(shell $(GO) env GOOS),linux)
+	@$(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-engine ./cmd/atoll-engine
+	@$(GO) run ./packaging/compress -sum $(BIN)/atoll-engine internal/engineprogram/atoll-engine.zst
+endif
+
 .PHONY: install
-install: guest ## build the same programs into Go's bin directory
+install: guest engine ## build the same programs into Go's bin directory
 	@$(GO) install $(BUILD) ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: image
@@ -130,4 +137,4 @@ sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin internal/guestprogram/atoll-guest.zst
+	rm -rf bin internal/guestprogram/atoll-guest.zst internal/engineprogram/atoll-engine.*

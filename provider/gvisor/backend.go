@@ -3,7 +3,6 @@
 package gvisor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 	"github.com/seed46cd37a8/atoll/machine/image"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
@@ -42,7 +41,7 @@ func (b *backend) Close() error { return b.images.Close() }
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	st := &rec.Status
 	if isHost(st.Spec.Image) {
-		st.Image, rec.Env = hostImage, sentry.HostEnv(os.Environ(), b.opts.HostPaths)
+		st.Image, rec.Env = hostImage, plan.HostEnv(os.Environ(), b.opts.HostPaths)
 		return nil
 	}
 	im, err := b.images.GetBy(ctx, st.Spec.Pull, st.Spec.Image, nil)
@@ -124,10 +123,10 @@ func sameShape(a, b *atoll.Spec) bool {
 
 // Helper implements supervised.Backend. The binary must be static: if it is built with cgo,
 // the sentry dies when it unmaps memory that libc needs.
-func (b *backend) Helper() (string, error) {
-	path := cmp.Or(b.opts.Helper, "/proc/self/exe")
-	err := Static(path)
-	if err == errDynamic && b.opts.Helper == "" && b.opts.BuildHelper {
+func (b *backend) Helper() (path string, err error) {
+	if path = b.opts.Helper; path != "" {
+		err = Static(path)
+	} else if path, err = ownEngine(b.opts.Dir); err == errDynamic && b.opts.BuildHelper {
 		path, err = buildHelper(b.opts.Dir, ownVersion(), b.opts.Log)
 	}
 	if err != nil {
@@ -136,21 +135,30 @@ func (b *backend) Helper() (string, error) {
 	return path, nil
 }
 
+// buildsHelper reports whether sandboxes need a helper that the first of them builds.
+func (b *backend) buildsHelper() bool {
+	if b.opts.Helper != "" || !b.opts.BuildHelper {
+		return false
+	}
+	_, err := ownEngine(b.opts.Dir)
+	return err == errDynamic
+}
+
 // Limits implements supervised.Backend. It does not limit the number of processes: the host
 // sees the sentry's threads, not the processes inside.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
-	return sentry.CgroupLimits(r)
+	return plan.CgroupLimits(r)
 }
 
 // Job implements supervised.Backend. A sandbox that was stopped starts with its saved
 // files, not with the memory of the snapshot that it was made from.
 func (b *backend) Job(job *supervisor.Job) (any, error) {
-	plan := sentry.Plan{HostPaths: b.opts.HostPaths, Platform: b.opts.Platform, Rootless: os.Geteuid() != 0, Debug: b.opts.Debug}
-	upper := filepath.Join(job.Dir, sentry.UpperName)
+	p := plan.Plan{HostPaths: b.opts.HostPaths, Platform: b.opts.Platform, Rootless: os.Geteuid() != 0, Debug: b.opts.Debug}
+	upper := filepath.Join(job.Dir, plan.UpperName)
 	if _, err := os.Lstat(upper); err == nil {
-		plan.Upper, job.Snapshot = upper, ""
+		p.Upper, job.Snapshot = upper, ""
 	}
-	return plan, nil
+	return p, nil
 }
 
 var _ supervised.Backend = (*backend)(nil)

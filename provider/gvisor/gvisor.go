@@ -18,8 +18,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
-	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // takes over gVisor's helper processes
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
@@ -34,7 +33,9 @@ type Options struct {
 	// this user, else /run for root, else /run/user/UID if it exists, else the temporary
 	// directory.
 	RunDir string
-	// Helper is the static binary that is executed as supervisor. Default: this binary.
+	// Helper is the static binary that is executed as supervisor: cmd/atoll-engine, or another program that imports
+	// package engine. Default: the engine that this program has inside, if it is built with the tag embedengine, else this
+	// program.
 	Helper string
 	// BuildHelper makes the first Create of a binary with cgo build a Helper in Dir, if there is
 	// none: it runs go install for the atoll of this module's version.
@@ -84,7 +85,7 @@ func New(opts Options) (*Provider, error) {
 	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: detectCaps()}
 	b := &backend{opts: opts, caps: info.Caps}
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: b, Supervisor: sentry.Argv0, Steps: sentry.Steps(),
+		Info: info, Backend: b, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})

@@ -147,30 +147,33 @@ func needGVisor(t testing.TB) {
 	}
 }
 
-// helperPath returns the binary to run as supervisor: this test if it is static, else one
-// built for it, because the race detector needs cgo, and gVisor does not work with it.
+// helperPath returns the engine program, which make build puts into atoll. Scripts of cmd/atoll have the other kind of
+// helper, a program that is its own engine.
 func helperPath(t testing.TB) string {
-	out, err := buildHelper()
+	out, err := buildEngine()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-var buildHelper = sync.OnceValues(func() (string, error) {
-	if gvisor.Static("/proc/self/exe") == nil {
-		return "", nil
+// engineVar has the path of an engine program for a test program that cannot build one.
+const engineVar = "ATOLL_TEST_ENGINE"
+
+var buildEngine = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(engineVar); path != "" {
+		return path, nil
 	}
-	dir, err := os.MkdirTemp("", "atoll-helper")
+	dir, err := os.MkdirTemp("", "atoll-engine")
 	if err != nil {
 		return "", err
 	}
 	helperDir = dir
-	path := filepath.Join(dir, "atoll")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll")
+	path := filepath.Join(dir, "atoll-engine")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll-engine")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build helper: %w\n%s", err, out)
+		return "", fmt.Errorf("build the engine: %w\n%s", err, out)
 	}
 	return path, nil
 })

@@ -25,7 +25,7 @@ const modulePath = "github.com/seed46cd37a8/atoll"
 // helperBuildTime bounds a build of the helper, which downloads the modules of atoll, too.
 const helperBuildTime = 15 * time.Minute
 
-// buildHelper returns the path of a static atoll of a version of this module, below dir. If it does not
+// buildHelper returns the path of an engine program of a version of this module, below dir. If it does not
 // exist, buildHelper builds it with go install, which takes some minutes. Other calls, also of other
 // programs, wait meanwhile.
 func buildHelper(dir, version string, log *slog.Logger) (string, error) {
@@ -56,8 +56,8 @@ func buildHelper(dir, version string, log *slog.Logger) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(made)
-	target := modulePath + "/cmd/atoll@" + version
-	log.Warn("this atoll is built with cgo, which gVisor cannot use: building a static copy, once, in some minutes", "with", "CGO_ENABLED=0 go install "+target)
+	target := modulePath + "/cmd/atoll-engine@" + version
+	log.Warn("this atoll is built with cgo, which gVisor cannot use: building a static engine, once, in some minutes", "with", "CGO_ENABLED=0 go install "+target)
 	ctx, cancel := context.WithTimeout(context.Background(), helperBuildTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "install", target)
@@ -70,11 +70,13 @@ func buildHelper(dir, version string, log *slog.Logger) (string, error) {
 		}
 		return "", fmt.Errorf("%w; go install %s: %w: %s", errDynamic, target, err, lastLine(out))
 	}
-	return path, os.Rename(filepath.Join(made, "atoll"), path)
+	return path, os.Rename(filepath.Join(made, "atoll-engine"), path)
 }
 
 // helperPath returns the path of the helper of a version below dir.
-func helperPath(dir, version string) string { return filepath.Join(dir, "helper", "atoll-"+version) }
+func helperPath(dir, version string) string {
+	return filepath.Join(dir, "helper", "atoll-engine-"+version)
+}
 
 // helperIsMissing reports whether buildHelper would have to build the helper, and could.
 func helperIsMissing(dir, version string) bool {

@@ -28,13 +28,13 @@ func TestBuildHelper(t *testing.T) {
 	}
 	useGo(`echo 'go: downloading'; echo "$1 $2: no such version"; exit 1`)
 	_, err := buildHelper(dir, "v1.2.3", log)
-	if !errors.Is(err, errDynamic) || !strings.HasSuffix(err.Error(), "install "+modulePath+"/cmd/atoll@v1.2.3: no such version") {
+	if !errors.Is(err, errDynamic) || !strings.HasSuffix(err.Error(), "install "+modulePath+"/cmd/atoll-engine@v1.2.3: no such version") {
 		t.Errorf("a failed build: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "helper", "[^l]*")); len(left) > 0 {
 		t.Errorf("a failed build left %s", left)
 	}
-	useGo(`test "$CGO_ENABLED" = 0 && echo >> "` + bin + `/built" && sleep 0.1 && echo program > "$GOBIN/atoll"`)
+	useGo(`test "$CGO_ENABLED" = 0 && echo >> "` + bin + `/built" && sleep 0.1 && echo program > "$GOBIN/atoll-engine"`)
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() {

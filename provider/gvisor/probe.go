@@ -10,7 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
@@ -82,14 +82,17 @@ func cgroupAdvice() string {
 
 // Probe implements supervised.Backend.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
-	if b.opts.Helper == "" && b.opts.BuildHelper && Static("/proc/self/exe") == errDynamic && helperIsMissing(b.opts.Dir, ownVersion()) {
-		return atoll.Probe{OK: true, Notes: []string{"this program is built with cgo: its first sandbox builds a static one, which takes some minutes"}}
+	if b.buildsHelper() && helperIsMissing(b.opts.Dir, ownVersion()) {
+		return atoll.Probe{OK: true, Notes: []string{"this program is built with cgo: its first sandbox builds a static engine, which takes some minutes"}}
 	}
 	helper, err := b.Helper()
 	if err != nil {
 		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "install a release, go install with CGO_ENABLED=0, or run make build"}
 	}
-	probe := supervised.Try(ctx, helper, sentry.ProbeArgv0)
+	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
+	if probe.OK && b.opts.Helper == "" && slowEngine != "" {
+		probe.Notes = append(probe.Notes, slowEngine)
+	}
 	if probe.OK && !b.caps.MemoryLimit {
 		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+cgroupAdvice()+")")
 	}

@@ -36,9 +36,10 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	self := filepath.Join(dir, "tests") // the user may not be able to reach the original
+	self, engine := filepath.Join(dir, "tests"), filepath.Join(dir, "engine") // the user may not be able to reach the originals
 	for _, step := range []func() error{
 		func() error { return copyFile(self, "/proc/self/exe") },
+		func() error { return copyFile(engine, helperPath(t)) },
 		func() error { return os.Mkdir(filepath.Join(dir, "tmp"), 0o700) },
 		func() error { return os.Chown(filepath.Join(dir, "tmp"), stranger, stranger) },
 		func() error { return os.Chmod(dir, 0o755) },
@@ -52,7 +53,7 @@ func TestRootless(t *testing.T) {
 	cmd := exec.CommandContext(ctx, self, "-test.run", asUser, "-test.v", "-test.short")
 	cmd.Dir = dir
 	tmp := filepath.Join(dir, "tmp")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "CI=" + os.Getenv("CI")}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "CI=" + os.Getenv("CI"), engineVar + "=" + engine}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	passed := strings.Count(string(out), "\n--- PASS")

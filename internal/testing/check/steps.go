@@ -42,7 +42,7 @@ var raced = []string{
 const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded|TestLongHistory|TestReconcileWhenTheStoreFails)$"
 
 // programs are the packages of the programs that tests of providers build and start.
-var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
+var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-engine", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
 // manual are the folders of the manual and of the configuration of its site.
 var manual = []string{"docs", "docs/.vitepress", "docs/.vitepress/theme", "docs/adr", "docs/providers", "docs/public", "docs/reference"}

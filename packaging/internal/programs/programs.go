@@ -3,12 +3,15 @@
 package programs
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -37,23 +40,34 @@ func Build(ctx context.Context, dir string, p Platform, version string, programs
 	return runBuild(ctx, dir, p, version, nil, programs)
 }
 
-// BuildEmbedded is Build of programs that contain the guest's program for their architecture.
+// BuildEmbedded is Build of programs that contain, for their architecture, the guest's program and for Linux the engine's.
 func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
-	const guest = "atoll-guest"
-	made, err := Build(ctx, dir, Platform{"linux", p.Arch}, version, guest)
-	if err != nil {
-		return nil, err
-	}
-	packed := filepath.Join(dir, guest+".zst")
-	if err := Compress(made[guest], packed); err != nil {
-		return nil, err
-	}
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		return nil, fmt.Errorf("find the module's directory: %w", err)
 	}
-	target := filepath.Join(string(root[:len(root)-1]), "internal", "guestprogram", guest+".zst")
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {target: packed}})
+	embedded := []string{"guest"}
+	if p.OS == "linux" {
+		embedded = append(embedded, "engine")
+	}
+	replace := map[string]string{}
+	for _, kind := range embedded {
+		name := "atoll-" + kind
+		made, err := Build(ctx, dir, Platform{"linux", p.Arch}, version, name)
+		if err != nil {
+			return nil, err
+		}
+		packed, sum := filepath.Join(dir, name+".zst"), filepath.Join(dir, name+".sum")
+		if err := Compress(made[name], packed); err != nil {
+			return nil, err
+		}
+		if err := WriteSum(made[name], sum); err != nil {
+			return nil, err
+		}
+		target := filepath.Join(strings.TrimSpace(string(root)), "internal", kind+"program", name)
+		replace[target+".zst"], replace[target+".sum"] = packed, sum
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +75,7 @@ func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, 
 	if err := os.WriteFile(file, overlay, 0o644); err != nil {
 		return nil, err
 	}
-	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest", "-overlay=" + file}, programs)
+	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", "-overlay=" + file}, programs)
 }
 
 // runBuild builds programs with more flags of go build.
@@ -98,13 +112,26 @@ func Compress(from, to string) error {
 	if err != nil {
 		return err
 	}
-	packed := w.EncodeAll(data, nil)
-	if old, err := os.ReadFile(to); err == nil && string(old) == string(packed) {
-		return nil // so that go need not build atoll again
-	}
-	part := to + ".part" // a concurrent build finds the old file or the new one
-	if err := os.WriteFile(part, packed, 0o644); err != nil {
+	return replaceFile(to, w.EncodeAll(data, nil))
+}
+
+// WriteSum writes the SHA-256 of a file, in hex, as Compress writes its copy.
+func WriteSum(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
 		return err
 	}
-	return os.Rename(part, to)
+	return replaceFile(to, fmt.Appendf(nil, "%x", sha256.Sum256(data)))
+}
+
+// replaceFile writes a file in one step, unless it has that content, so that go need not build what contains it again.
+func replaceFile(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	part := path + ".part" // a concurrent build finds the old file or the new one
+	if err := os.WriteFile(part, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
 }

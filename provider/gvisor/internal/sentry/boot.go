@@ -15,35 +15,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// startSteps are the steps of a start, in their order.
-var startSteps = []struct {
-	name string
-	do   func(e *engine, undo *supervisor.Undo) error
-}{
-	{"network", (*engine).makeNetwork},
-	{"root", (*engine).makeRoot},
-	{"sentry", (*engine).startSentry},
-	{"upper layer", func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() }},
-	{"data volume", func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() }},
-	{"work directory", func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() }},
+// startSteps are the steps of a start, those of plan.EngineSteps.
+var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) error{
+	(*engine).makeNetwork,
+	(*engine).makeRoot,
+	(*engine).startSentry,
+	func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() },
+	func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() },
+	func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() },
 }
 
 // Steps implements supervisor.Engine.
 func (e *engine) Steps() []supervisor.Step {
 	all := make([]supervisor.Step, len(startSteps))
-	for i, s := range startSteps {
-		all[i] = supervisor.Step{Name: s.name, Do: func(_ context.Context, undo *supervisor.Undo) error { return s.do(e, undo) }}
+	for i, do := range startSteps {
+		all[i] = supervisor.Step{Name: plan.EngineSteps[i], Do: func(_ context.Context, undo *supervisor.Undo) error { return do(e, undo) }}
 	}
 	return all
 }
-
-// Steps returns the names of the steps with which a supervisor starts a sandbox, in their
-// order.
-func Steps() []string { return supervisor.Steps((*engine)(nil).Steps()) }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
 	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.NoteRefusal, e.sandbox.Log); err != nil {

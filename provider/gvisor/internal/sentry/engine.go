@@ -17,31 +17,19 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
-
-// A Plan is the part of a job that is specific to gVisor.
-type Plan struct {
-	HostPaths []string `json:"host_paths,omitempty"` // paths that the host's file system shows in addition to its allow-list
-	Upper     string   `json:"upper,omitempty"`      // tar of the upper layer to start from; "" for none
-
-	Platform string `json:"platform"`
-	Rootless bool   `json:"rootless,omitempty"`
-	Debug    bool   `json:"debug,omitempty"` // gVisor's own logs into Dir
-}
 
 // A job is a complete job. Its root file system is Record.Image; "" means the host's, by
 // allow-list.
 type job struct {
 	*supervisor.Job
-	Plan
+	plan.Plan
 }
 
-// Names of files in Job.Dir.
-const (
-	UpperName = "upper.tar"  // changes of the root file system, saved by a clean stop
-	logName   = "sentry.log" // last messages of gVisor's processes
-)
+// logName is the name of a file in Job.Dir: the last messages of gVisor's processes.
+const logName = "sentry.log"
 
 // An engine implements supervisor.Engine over the sentry that this process owns.
 type engine struct {

@@ -23,6 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/interpreter"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -135,12 +136,10 @@ func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 	return args, nil
 }
 
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // buildEnv merges environments, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
 func (e *engine) buildEnv(cred userdb.User, id string, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
+	env := []string{"PATH=" + plan.DefaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}

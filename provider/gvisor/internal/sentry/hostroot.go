@@ -15,19 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 )
 
 // The host's root file system is shown by an allow-list. No list could name
 // every token, socket and database below "/", so sandboxes see only what is named
 // here; the rest is empty directories.
 var (
-	// hostTrees are shown as they are: the machine's programs and libraries.
-	hostTrees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-
-	// hostHidden are the parts of hostTrees that are not shown, unless they are named
-	// themselves: configuration, data and sources, which belong to the machine.
-	hostHidden = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
-
 	// hostEtc lists the configuration that programs need to start, find their libraries,
 	// check certificates and print names. It contains no account data, keys or tokens.
 	hostEtc = []string{
@@ -78,14 +72,14 @@ func layOutHostRoot(dir string, extra []string) error {
 		return err
 	}
 	var hidden []string
-	for _, path := range hostHidden {
+	for _, path := range plan.HostHidden {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			hidden = append(hidden, real)
 		}
 	}
 	h := hostView{root: root, hidden: append(mounts, hidden...)}
 	slices.Sort(h.hidden)
-	if err := h.showAll(hostTrees); err != nil {
+	if err := h.showAll(plan.HostTrees); err != nil {
 		return err
 	}
 	for _, etc := range hostEtcs {

@@ -14,19 +14,17 @@ import (
 	"os"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// Argv0 is the argv[0] of a supervisor.
-const Argv0 = "atoll-keeper"
-
 func init() {
-	supervisor.TakeOver(supervisor.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
+	supervisor.TakeOver(supervisor.Kind{Argv0: plan.SupervisorArgv0, Isolation: atoll.IsolationKernel, New: newEngine})
 	if len(os.Args) == 0 {
 		return
 	}
 	switch os.Args[0] {
-	case ProbeArgv0:
+	case plan.ProbeArgv0:
 		os.Exit(runProbe())
 	case GuestArgv0:
 		os.Exit(runGuest(os.Args[1:]))

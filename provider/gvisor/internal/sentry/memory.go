@@ -11,20 +11,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 )
-
-// CgroupLimits returns the limits of the cgroup of a sandbox. The sentry has no means to end a
-// process when memory is used up, and the kernel would end the sentry. So the sandbox has a
-// reserve, which it uses for the moment in which a memoryGuard ends a process. A system call of that
-// process, such as a read into much memory, goes on until its end.
-func CgroupLimits(r atoll.Resources) cgroup.Limits {
-	l := cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
-	if l.Memory > 0 {
-		l.Reserve = min(max(l.Memory/2, 128<<20), 1<<30)
-	}
-	return l
-}
 
 // A memoryGuard ends the process with the most memory when the sandbox has used up its own. If it
 // is too slow for programs that take the reserve as well, the kernel ends the sentry.
@@ -49,7 +38,7 @@ type kill struct {
 
 // startGuard starts the guard of a sandbox whose sentry runs.
 func (e *engine) startGuard() error {
-	g := &memoryGuard{engine: e, limits: CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
+	g := &memoryGuard{engine: e, limits: plan.CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
 	g.slack = min(max(g.limits.Memory/8, 32<<20), 256<<20)
 	g.much = max(g.limits.Memory/32, 16<<20)
 	e.guard = g

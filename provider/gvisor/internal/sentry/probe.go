@@ -14,10 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// ProbeArgv0 is the argv[0] of a process that only tries what a supervisor needs: it exits
-// with 0, or prints the reason why it cannot.
-const ProbeArgv0 = "atoll-probe"
-
+// runProbe is the main function of a process with plan.ProbeArgv0.
 func runProbe() int {
 	if err := tryNamespaces(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

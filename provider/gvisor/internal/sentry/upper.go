@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/overlay"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 )
 
 // Keep implements supervisor.Engine: it saves the changes of the root file system.
@@ -35,7 +36,7 @@ func (e *engine) Keep() error {
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
-	err := e.sentry.saveUpper(filepath.Join(e.job.Dir, UpperName), limit)
+	err := e.sentry.saveUpper(filepath.Join(e.job.Dir, plan.UpperName), limit)
 	if errors.Is(err, errSentryHangs) {
 		go func() { _ = e.sentry.resume() }() // once it answers again
 		return atoll.E("stop", e.sandbox.ID(), atoll.ErrTimeout, err)

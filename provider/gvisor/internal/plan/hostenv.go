@@ -1,6 +1,6 @@
 //go:build linux
 
-package sentry
+package plan
 
 import (
 	"os"
@@ -18,17 +18,30 @@ var certVars = []string{
 	"REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "npm_config_cafile",
 }
 
-// hostCerts are the directories and files of hostEtc with certificates.
+// The trees of the host's root file system that a sandbox sees by default.
+var (
+	// HostTrees are shown as they are: the machine's programs and libraries.
+	HostTrees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+	// HostHidden are the parts of HostTrees that are not shown, unless they are named
+	// themselves: configuration, data and sources, which belong to the machine.
+	HostHidden = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
+)
+
+// DefaultPath is the PATH of commands if nothing sets one.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// hostCerts are the directories and files of the host's /etc with certificates that a sandbox sees.
 var hostCerts = []string{"/etc/ca-certificates", "/etc/pki/ca-trust", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/ssl/certs"}
 
 // HostEnv returns the environment of this machine's programs in a sandbox that sees its root file system: the PATH of
 // env and the variables of certificates, as far as the sandbox sees what they name. extra names the paths that it sees
 // in addition.
 func HostEnv(env, extra []string) []string {
-	seen := slices.Concat(hostTrees, hostCerts, extra)
+	seen := slices.Concat(HostTrees, hostCerts, extra)
 	var dirs []string
-	for dir := range strings.SplitSeq(process.Lookup(env, "PATH")+":"+defaultPath, ":") {
-		if !slices.Contains(dirs, dir) && (slices.Contains(strings.Split(defaultPath, ":"), dir) || isSeen(dir, seen)) {
+	for dir := range strings.SplitSeq(process.Lookup(env, "PATH")+":"+DefaultPath, ":") {
+		if !slices.Contains(dirs, dir) && (slices.Contains(strings.Split(DefaultPath, ":"), dir) || isSeen(dir, seen)) {
 			dirs = append(dirs, dir)
 		}
 	}
@@ -52,7 +65,7 @@ func isSeen(path string, seen []string) bool {
 	}
 	for _, p := range []string{filepath.Clean(path), real} {
 		below := func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+string(os.PathSeparator)) }
-		if !slices.ContainsFunc(seen, below) || slices.ContainsFunc(hostHidden, below) {
+		if !slices.ContainsFunc(seen, below) || slices.ContainsFunc(HostHidden, below) {
 			return false
 		}
 	}

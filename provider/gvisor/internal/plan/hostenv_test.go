@@ -1,6 +1,6 @@
 //go:build linux
 
-package sentry
+package plan
 
 import (
 	"os"
@@ -34,7 +34,7 @@ func TestHostEnv(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := HostEnv(nil, nil); !slices.Equal(got, []string{"PATH=" + defaultPath}) {
+	if got := HostEnv(nil, nil); !slices.Equal(got, []string{"PATH=" + DefaultPath}) {
 		t.Errorf("of no environment: %q", got)
 	}
 }

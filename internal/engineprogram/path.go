@@ -1,0 +1,27 @@
+//go:build linux && embedengine
+
+package engineprogram
+
+import "sync"
+
+// opened are the programs that this process uses, by the directory of their files. They stay open as long as it runs.
+var (
+	mu     sync.Mutex
+	opened = map[string]*executable{}
+)
+
+// Path returns the path of the program, for this process alone. The program's file is below dir; the first call of a
+// version writes it.
+func Path(dir string) (string, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	exe := opened[dir]
+	if exe == nil {
+		var err error
+		if exe, err = (program{packed, sum}).openFile(dir); err != nil {
+			return "", err
+		}
+		opened[dir] = exe
+	}
+	return exe.path, nil
+}

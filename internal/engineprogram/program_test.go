@@ -1,0 +1,136 @@
+//go:build linux
+
+package engineprogram
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// newProgram returns a program that says what it is: a copy of echo, with text at its end.
+func newProgram(t *testing.T, text string) program {
+	t.Helper()
+	data, err := os.ReadFile("/bin/echo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = append(data, text...)
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	return program{w.EncodeAll(data, nil), hex.EncodeToString(sum[:])}
+}
+
+func openProgram(t *testing.T, p program, dir string) *executable {
+	t.Helper()
+	exe, err := p.openFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { exe.file.Close() })
+	return exe
+}
+
+func runProgram(t *testing.T, exe *executable) {
+	t.Helper()
+	out, err := exec.Command(exe.path, "hi").CombinedOutput()
+	if err != nil || string(out) != "hi\n" {
+		t.Errorf("it printed %q, %v", out, err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "engine")
+	p := newProgram(t, "one")
+	first := openProgram(t, p, dir)
+	runProgram(t, first)
+	before, err := first.file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Mode() != 0o555 {
+		t.Errorf("mode %v", before.Mode())
+	}
+	second := openProgram(t, p, dir)
+	if after, err := second.file.Stat(); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the second call wrote the file again: %v", err)
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(first.path)); len(entries) != 1 {
+		t.Errorf("files besides the program: %v", entries)
+	}
+	if err := os.Remove(first.path); err != nil {
+		t.Fatal(err)
+	}
+	runProgram(t, openProgram(t, p, dir))
+}
+
+// Another user, and a damaged program, cannot choose what is executed.
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	p := newProgram(t, "one")
+	exe := openProgram(t, p, dir)
+	if err := os.Chmod(exe.path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.openFile(dir); err == nil || !strings.Contains(err.Error(), exe.path) {
+		t.Errorf("a file that everybody may write: %v", err)
+	}
+	p.sum = strings.Repeat("0", 64)
+	if _, err := p.openFile(dir); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a wrong sum: %v", err)
+	}
+	p.packed = p.packed[:100]
+	if _, err := p.openFile(dir); err == nil {
+		t.Error("a part of a program was accepted")
+	}
+	if _, err := (program{}).openFile(dir); err == nil {
+		t.Error("no program was accepted")
+	}
+}
+
+// A new version removes the files of those that no program uses.
+func TestOtherVersions(t *testing.T) {
+	dir := t.TempDir()
+	used := openProgram(t, newProgram(t, "used"), dir)
+	unused := openProgram(t, newProgram(t, "unused"), dir)
+	unused.file.Close()
+	if err := os.Mkdir(filepath.Join(dir, "interrupted"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	last := openProgram(t, newProgram(t, "last"), dir)
+	runProgram(t, used)
+	runProgram(t, last)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestOpenMemory(t *testing.T) {
+	data, err := newProgram(t, "memory").unpackData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := openMemory(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.file.Close()
+	runProgram(t, exe)
+	if f, err := os.OpenFile(exe.path, os.O_WRONLY, 0); err == nil {
+		_, err = f.Write([]byte("x"))
+		f.Close()
+		if err == nil {
+			t.Error("the sealed file can be written")
+		}
+	}
+}

@@ -1,0 +1,14 @@
+//go:build linux
+
+// Package engine makes each program that imports it an engine of gVisor's sandboxes: the program that is executed
+// as the supervisor of a sandbox, as its sentry and gofer, and inside as the guest. The package takes over in init,
+// if argv[0] asks for one of them.
+//
+// Program cmd/atoll-engine is nothing else. A program that imports package gvisor is an engine, too, unless it is built
+// with the tag embedengine.
+package engine
+
+import (
+	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // the sentry and the gofer
+	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+)
