@@ -85,7 +85,8 @@ func TestResume(t *testing.T) {
 	server := serveHTTP(t, s)
 	c := dialHTTP(t, server.URL, nil)
 	c.wantFields("sandbox_exec", m{"command": "mkfifo begun go"})
-	call := `{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"sandbox_exec","arguments":{"command":"echo $$ > begun; cat go"}}}`
+	// The client numbers its calls, and this id must not be one of its numbers.
+	call := `{"jsonrpc":"2.0","id":"first","method":"tools/call","params":{"name":"sandbox_exec","arguments":{"command":"echo $$ > begun; cat go"}}}`
 
 	stream := openStream(c, server.URL, call, "")
 	stream.next("id: ")
@@ -100,7 +101,7 @@ func TestResume(t *testing.T) {
 	// The third takes the place of the second, which the server may still take for alive.
 	stream = openStream(c, server.URL, call, stream.lastID)
 	c.call("sandbox_exec", m{"command": "echo the answer > go"})
-	if answer := stream.next("data: {"); !strings.Contains(answer, `"id":77`) || !strings.Contains(answer, "the answer") {
+	if answer := stream.next("data: {"); !strings.Contains(answer, `"id":"first"`) || !strings.Contains(answer, "the answer") {
 		t.Errorf("the answer is %s", answer)
 	}
 	// It can be read again.
@@ -109,7 +110,7 @@ func TestResume(t *testing.T) {
 		t.Errorf("again: %s", answer)
 	}
 
-	stream = openStream(c, server.URL, strings.Replace(call, "77", "78", 1), "")
+	stream = openStream(c, server.URL, strings.Replace(call, "first", "second", 1), "")
 	pid := strings.TrimSpace(c.call("sandbox_exec", m{"command": "cat begun"})["stdout"].(string))
 	stream.drop()
 	c.waitGone(pid)
