@@ -21,23 +21,32 @@ BUILD   := -tags embedguest,embedengine -ldflags='-s -w'
 BUILD   += -buildvcs=$(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 
 .PHONY: build
-build: guest engine ## build bin/atoll and the programs of its plugins, statically linked, with the guest and the engine in them
+build: embedded ## build bin/atoll and the programs of its plugins, statically linked, with the guest and the engine in them
 	@$(GO) build $(BUILD) -o $(BIN)/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which providers put into sandboxes
 	@GOOS=linux $(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
-	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
+
+# Seccomp programs of gVisor for the architecture of this machine. Programs of another one ignore them.
+FILTERS := provider/gvisor/internal/runsc/filters.json
 
 .PHONY: engine
 engine: ## on Linux, build bin/atoll-engine, which runs gVisor's sandboxes
 ifeq ($(shell $(GO) env GOOS),linux)
-	@$(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-engine ./cmd/atoll-engine
+	@GOARCH= $(GO) run ./provider/gvisor/internal/filters/generate > $(FILTERS).$$$$ && mv $(FILTERS).$$$$ $(FILTERS) || { rm -f $(FILTERS).$$$$; exit 1; }
+	@$(GO) build -tags embedfilters -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-engine ./cmd/atoll-engine
+endif
+
+.PHONY: embedded
+embedded: guest engine # compress what build puts into atoll
+	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
+ifeq ($(shell $(GO) env GOOS),linux)
 	@$(GO) run ./packaging/compress -sum $(BIN)/atoll-engine internal/engineprogram/atoll-engine.zst
 endif
 
 .PHONY: install
-install: guest engine ## build the same programs into Go's bin directory
+install: embedded ## build the same programs into Go's bin directory
 	@$(GO) install $(BUILD) ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: image
@@ -137,4 +146,4 @@ sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin internal/guestprogram/atoll-guest.zst internal/engineprogram/atoll-engine.*
+	rm -rf bin internal/guestprogram/atoll-guest.zst internal/engineprogram/atoll-engine.* $(FILTERS)

@@ -529,8 +529,15 @@ var allowedImports = map[string]map[string]string{
 		"provider/gvisor/internal/overlay":        "the root file system after a stop",
 		"provider/internal/cgroup":                "the memory that is left, and reports of the kernel",
 	},
-	"provider/gvisor/internal/runsc":   {"internal/gcdelay": "the end of a command's delay"},
-	"provider/gvisor/internal/overlay": {},
+	"provider/gvisor/internal/runsc": {
+		"internal/gcdelay":                 "the end of a command's delay",
+		"provider/gvisor/internal/filters": "seccomp programs that are compiled before",
+		"provider/gvisor/internal/umount":  "gVisor's smallest helper",
+	},
+	"provider/gvisor/internal/filters":          {},
+	"provider/gvisor/internal/filters/generate": {"provider/gvisor/internal/filters": "its function"},
+	"provider/gvisor/internal/umount":           {},
+	"provider/gvisor/internal/overlay":          {},
 
 	"provider/providertest": {
 		"layer/intercept":          "interception of calls",
@@ -776,7 +783,7 @@ var dependencies = map[string]struct {
 	"k8s.io/kubernetes":                       {"a cluster's other programs, in that module", []string{"internal/testing/testcluster/kube"}},
 	"modernc.org/sqlite":                      {"a database in one file, without cgo", []string{"storage/store/sqlite"}},
 	"gvisor.dev/gvisor": {"the application kernel, and its network stack", []string{
-		"bench/runsc", "internal/usernet", "provider/gvisor/internal/runsc", "provider/gvisor/internal/sentry",
+		"bench/runsc", "internal/usernet", "provider/gvisor/internal/filters", "provider/gvisor/internal/runsc", "provider/gvisor/internal/sentry",
 	}},
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb": {"the client of DynamoDB", []string{"storage/store/dynamo"}},
 	"github.com/aws/aws-sdk-go-v2/service/s3":       {"the client of services that speak S3", []string{"storage/objectstore/s3"}},

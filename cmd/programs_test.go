@@ -41,7 +41,8 @@ var programs = map[string]program{
 // Each program links what it needs.
 func TestProgramsLinkWhatTheyNeed(t *testing.T) {
 	for name, p := range programs {
-		out, err := exec.Command("go", "list", "-e", "-deps", "-tags=embedguest,embedengine", "./"+name) // -e: the embedded files may be missing.Output()
+		// -e: the embedded files may be missing.
+		out, err := exec.Command("go", "list", "-e", "-deps", "-tags=embedguest,embedengine", "./"+name).Output()
 		if err != nil {
 			t.Fatalf("go list: %v", err)
 		}

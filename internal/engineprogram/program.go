@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -23,6 +24,11 @@ import (
 
 // name is the name of the program's file.
 const name = "atoll-engine"
+
+const (
+	unusedTime = 7 * 24 * time.Hour // after it, another version removes a file
+	noteTime   = time.Hour          // how exactly the time of the last use is known
+)
 
 // writable are the bits of a mode that an executable must not have.
 const writable = 0o022
@@ -84,6 +90,9 @@ func openLocked(path string) (*os.File, error) {
 			err = fs.ErrNotExist
 		}
 		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && time.Since(info.ModTime()) > noteTime {
+		_ = os.Chtimes(path, time.Time{}, time.Now()) // otherwise another version may remove the file sooner
 	}
 	return f, nil
 }
@@ -160,24 +169,30 @@ func openMemory(data []byte) (*executable, error) {
 	return &executable{fmt.Sprintf("/proc/self/fd/%d", high), os.NewFile(uintptr(high), name)}, nil
 }
 
-// removeOthers removes the files of other versions below dir that no program uses. Running sandboxes do not need theirs.
+// removeOthers removes the files of other versions below dir that no program uses or has used for a while. Running
+// sandboxes do not need theirs.
 func removeOthers(dir, sum string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return // they only take space
 	}
 	for _, e := range entries {
-		if e.Name() == sum {
-			continue
-		}
-		f, err := os.Open(filepath.Join(dir, e.Name(), name))
-		if err == nil && fsutil.Flock(f, unix.LOCK_EX|unix.LOCK_NB) != nil {
-			f.Close()
-			continue
-		}
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
+		if e.Name() != sum && isUnused(filepath.Join(dir, e.Name())) {
 			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
-		f.Close()
 	}
+}
+
+// isUnused reports whether the directory of a version can be removed.
+func isUnused(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = os.Open(dir) // its first program was killed, or is about to write the file
+	}
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	return err == nil && time.Since(info.ModTime()) > unusedTime && fsutil.Flock(f, unix.LOCK_EX|unix.LOCK_NB) == nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -97,20 +98,31 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A new version removes the files of those that no program uses.
+// A new version removes the files of those that no program uses or has used for a week.
 func TestOtherVersions(t *testing.T) {
 	dir := t.TempDir()
 	used := openProgram(t, newProgram(t, "used"), dir)
+	recent := openProgram(t, newProgram(t, "recent"), dir)
 	unused := openProgram(t, newProgram(t, "unused"), dir)
-	unused.file.Close()
-	if err := os.Mkdir(filepath.Join(dir, "interrupted"), 0o700); err != nil {
+	interrupted := filepath.Join(dir, "interrupted")
+	if err := os.Mkdir(interrupted, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	recent.file.Close()
+	unused.file.Close()
+	old := time.Now().Add(-8 * 24 * time.Hour)
+	for _, path := range []string{used.path, recent.path, unused.path, interrupted} {
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openProgram(t, newProgram(t, "recent"), dir).file.Close()
 	last := openProgram(t, newProgram(t, "last"), dir)
-	runProgram(t, used)
-	runProgram(t, last)
+	for _, exe := range []*executable{used, recent, last} {
+		runProgram(t, exe)
+	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 {
+	if err != nil || len(entries) != 3 {
 		t.Errorf("left: %v, %v", entries, err)
 	}
 }

@@ -169,13 +169,10 @@ var buildEngine = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	helperDir = dir
-	path := filepath.Join(dir, "atoll-engine")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll-engine")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := exec.Command("make", "-C", "../..", "engine", "BIN="+dir).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the engine: %w\n%s", err, out)
 	}
-	return path, nil
+	return filepath.Join(dir, "atoll-engine"), nil
 })
 
 var helperDir string

@@ -28,11 +28,12 @@ func TestRunDirectoryOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	self, tmp, home := filepath.Join(dir, "tests"), filepath.Join(dir, "tmp"), filepath.Join(dir, "home")
+	self, engine, tmp, home := filepath.Join(dir, "tests"), filepath.Join(dir, "engine"), filepath.Join(dir, "tmp"), filepath.Join(dir, "home")
 	base := filepath.Join(tmp, "atoll-"+strconv.Itoa(stranger))
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o755) },
 		func() error { return copyFile(self, "/proc/self/exe") },
+		func() error { return copyFile(engine, helperPath(t)) },
 		func() error { return os.Mkdir(home, 0o700) },
 		func() error { return os.Chown(home, stranger, stranger) },
 		func() error { return os.Mkdir(tmp, 0o700) },
@@ -46,7 +47,7 @@ func TestRunDirectoryOfAnother(t *testing.T) {
 		}
 	}
 	create := func() (string, error) {
-		cmd := exec.Command(self, filepath.Join(home, "state"), "", helperPath(t), cgroupPrefix, atoll.NewID())
+		cmd := exec.Command(self, filepath.Join(home, "state"), "", engine, cgroupPrefix, atoll.NewID())
 		cmd.Dir = dir
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, programEnv + "=once"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}

@@ -46,14 +46,19 @@ func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, 
 	if err != nil {
 		return nil, fmt.Errorf("find the module's directory: %w", err)
 	}
+	module := strings.TrimSpace(string(root))
 	embedded := []string{"guest"}
+	var filters []string // flags
 	if p.OS == "linux" {
 		embedded = append(embedded, "engine")
+		if filters, err = buildFilters(ctx, dir, module); err != nil {
+			return nil, err
+		}
 	}
 	replace := map[string]string{}
 	for _, kind := range embedded {
 		name := "atoll-" + kind
-		made, err := Build(ctx, dir, Platform{"linux", p.Arch}, version, name)
+		made, err := runBuild(ctx, dir, Platform{"linux", p.Arch}, version, filters, []string{name})
 		if err != nil {
 			return nil, err
 		}
@@ -64,18 +69,45 @@ func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, 
 		if err := WriteSum(made[name], sum); err != nil {
 			return nil, err
 		}
-		target := filepath.Join(strings.TrimSpace(string(root)), "internal", kind+"program", name)
+		target := filepath.Join(module, "internal", kind+"program", name)
 		replace[target+".zst"], replace[target+".sum"] = packed, sum
 	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	overlay, err := writeOverlay(filepath.Join(dir, "overlay.json"), replace)
 	if err != nil {
 		return nil, err
 	}
-	file := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o644); err != nil {
+	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", overlay}, programs)
+}
+
+// buildFilters generates gVisor's seccomp programs, in dir, and returns the flags to build an engine with them. They are
+// for the architecture of this machine; engines of another one ignore them.
+func buildFilters(ctx context.Context, dir, module string) (flags []string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", "-overlay=" + file}, programs)
+	const packageDir = "provider/gvisor/internal/"
+	cmd := exec.CommandContext(ctx, "go", "run", "./"+packageDir+"filters/generate")
+	cmd.Dir, cmd.Stderr = module, os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=linux", "GOARCH=")
+	filters, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("generate filters: %w", err)
+	}
+	file := filepath.Join(dir, "filters.json")
+	if err := os.WriteFile(file, filters, 0o644); err != nil {
+		return nil, err
+	}
+	overlay, err := writeOverlay(filepath.Join(dir, "filters-overlay.json"), map[string]string{filepath.Join(module, packageDir, "runsc", "filters.json"): file})
+	return []string{"-tags=embedfilters", overlay}, err
+}
+
+// writeOverlay writes a file for go build, in which files of a tree stand for others, and returns the flag with it.
+func writeOverlay(file string, replace map[string]string) (flag string, err error) {
+	data, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	return "-overlay=" + file, os.WriteFile(file, data, 0o644)
 }
 
 // runBuild builds programs with more flags of go build.

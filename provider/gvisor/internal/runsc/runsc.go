@@ -24,6 +24,8 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
 	"github.com/seed46cd37a8/atoll/internal/gcdelay"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/filters"
+	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/umount" // takes over before gVisor is initialised
 )
 
 func init() {
@@ -34,6 +36,9 @@ func init() {
 	// gVisor sets parent-death signals and namespaces on its main thread.
 	runtime.LockOSThread()
 	args, err := addLimits(os.Args)
+	if err == nil && len(compiledFilters) > 0 {
+		err = filters.Register(compiledFilters)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
