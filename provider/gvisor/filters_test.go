@@ -37,7 +37,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// walls are what confines a process.
+// walls confine a process.
 type walls struct {
 	filter []byte // seccomp program of the kernel
 	rights string // lines of /proc/PID/status
