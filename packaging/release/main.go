@@ -160,7 +160,7 @@ func gitOutput(ctx context.Context, args ...string) (string, error) {
 func (r *release) buildPrograms(ctx context.Context, platforms []programs.Platform) error {
 	for _, p := range platforms {
 		dir := filepath.Join(r.work, p.OS+"-"+p.Arch)
-		paths, err := programs.BuildEmbedded(ctx, dir, p, "v"+r.version, names...)
+		paths, err := programs.Build(ctx, dir, p, "v"+r.version, names...)
 		if err != nil {
 			return err
 		}

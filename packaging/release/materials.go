@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -26,7 +28,7 @@ func toolPath(ctx context.Context, name string) (string, error) {
 }
 
 // writeMaterials writes an archive with the bill of materials of each program, in the format of
-// CycloneDX: the modules in it, with their versions and checksums.
+// CycloneDX: the modules in it, with their versions and checksums. Programs inside others have their own.
 func (r *release) writeMaterials(ctx context.Context) error {
 	tool, err := toolPath(ctx, "cyclonedx-gomod")
 	if err != nil {
@@ -34,7 +36,7 @@ func (r *release) writeMaterials(ctx context.Context) error {
 	}
 	var files []file
 	for _, b := range r.built {
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(b.paths)) {
 			var errors bytes.Buffer
 			cmd := exec.CommandContext(ctx, tool, "bin", "-json", "-std", "-noserial", "-notimestamp", "-version", "v"+r.version, b.paths[name])
 			cmd.Stderr = &errors

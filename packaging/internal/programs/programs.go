@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,15 +34,11 @@ func (p Platform) FileName(program string) string {
 	return program
 }
 
-// Build builds programs of cmd for a platform into dir, and returns the path of each. version is
-// what they say of themselves; "" if this is not a release. The current directory must be in the
-// module. Settings for other builds, such as GOFLAGS, have no effect.
+// Build builds programs of cmd for a platform into dir, and returns the path of each. They contain, for their architecture,
+// the guest's program and for Linux the engine's; the result has the paths of these, too. version is what the programs say
+// of themselves; "" if this is not a release. The current directory must be in the module. Settings for other builds, such
+// as GOFLAGS, have no effect.
 func Build(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
-	return runBuild(ctx, dir, p, version, nil, programs)
-}
-
-// BuildEmbedded is Build of programs that contain, for their architecture, the guest's program and for Linux the engine's.
-func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		return nil, fmt.Errorf("find the module's directory: %w", err)
@@ -55,13 +52,14 @@ func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, 
 			return nil, err
 		}
 	}
-	replace := map[string]string{}
+	inside, replace := map[string]string{}, map[string]string{}
 	for _, kind := range embedded {
 		name := "atoll-" + kind
 		made, err := runBuild(ctx, dir, Platform{"linux", p.Arch}, version, filters, []string{name})
 		if err != nil {
 			return nil, err
 		}
+		inside[name] = made[name]
 		packed, sum := filepath.Join(dir, name+".zst"), filepath.Join(dir, name+".sum")
 		if err := Compress(made[name], packed); err != nil {
 			return nil, err
@@ -76,7 +74,12 @@ func BuildEmbedded(ctx context.Context, dir string, p Platform, version string, 
 	if err != nil {
 		return nil, err
 	}
-	return runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", overlay}, programs)
+	made, err := runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", overlay}, programs)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(made, inside)
+	return made, nil
 }
 
 // buildFilters generates gVisor's seccomp programs, in dir, and returns the flags to build an engine with them. They are
