@@ -160,8 +160,8 @@ func (e *eventWatcher) publishChanges(id string) {
 		e.hub.Interrupt(err)
 		return
 	}
-	if rec.Removing != nil && e.p.dir.Busy(id) {
-		return // the end of the removal will be published soon
+	if rec.Removing != nil && rec.Status.Reason == reasonRemoving {
+		return // whoever removes it will publish the end
 	}
 	e.publishStatus(rec.Status)
 	if isLive(rec.Status.State) && e.conns[id] == nil {

@@ -293,6 +293,9 @@ func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 	return rec, nil
 }
 
+// reasonRemoving is the reason of a sandbox that a process is removing.
+const reasonRemoving = "it is being removed"
+
 // describeRemoval changes st to the status of a sandbox whose removal has begun.
 func (p *Provider) describeRemoval(st *atoll.Status) {
 	st.Ready = false
@@ -300,7 +303,7 @@ func (p *Provider) describeRemoval(st *atoll.Status) {
 		if isLive(st.State) {
 			st.State = atoll.StateStopped
 		}
-		st.Reason = "it is being removed"
+		st.Reason = reasonRemoving
 		return
 	}
 	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"

@@ -79,6 +79,7 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	defer p.events.publishChanges(id) // that a removal failed, which nobody could see while this had the lock
 	defer lock.Release()
 	rec, err = p.dir.Read(id)
 	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record, or after it removed it
