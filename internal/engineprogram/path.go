@@ -16,12 +16,13 @@ func Path(dir string) (string, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	exe := opened[dir]
-	if exe == nil {
-		var err error
-		if exe, err = (program{packed, sum}).openFile(dir); err != nil {
-			return "", err
-		}
-		opened[dir] = exe
+	if exe != nil && exe.hasFile() {
+		return exe.path, nil
 	}
+	exe, err := (program{packed, sum}).openFile(dir)
+	if err != nil {
+		return "", err
+	}
+	opened[dir] = exe
 	return exe.path, nil
 }

@@ -45,6 +45,12 @@ type executable struct {
 	file *os.File
 }
 
+// hasFile reports whether the path still leads to the file. Somebody may have removed it.
+func (e *executable) hasFile() bool {
+	_, err := os.Stat(e.path)
+	return err == nil
+}
+
 // openFile returns the executable. It is in a file below dir, which openFile writes if it does not exist, and whose owner and
 // mode it checks if it does; or only in memory, if nothing below dir may be executed.
 func (p program) openFile(dir string) (*executable, error) {

@@ -161,7 +161,7 @@ func (e *eventWatcher) publishChanges(id string) {
 		return
 	}
 	if rec.Removing != nil && rec.Status.Reason == reasonRemoving {
-		return // whoever removes it will publish the end
+		return // the process that removes it will publish the end
 	}
 	e.publishStatus(rec.Status)
 	if isLive(rec.Status.State) && e.conns[id] == nil {
