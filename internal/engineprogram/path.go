@@ -1,4 +1,4 @@
-//go:build linux && embedengine
+//go:build linux
 
 package engineprogram
 
