@@ -4,6 +4,7 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"strings"
@@ -87,7 +88,11 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	}
 	helper, err := b.Helper()
 	if err != nil {
-		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "install a release, go install with CGO_ENABLED=0, or run make build"}
+		fix := "install a release, go install with CGO_ENABLED=0, or run make build"
+		if b.opts.Helper == "" && !errors.Is(err, errDynamic) { // its own engine could not be written
+			fix = "free 50 MB there, or choose another directory with --state-dir or XDG_STATE_HOME"
+		}
+		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: fix}
 	}
 	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
 	if probe.OK && b.opts.Helper == "" && slowEngine != "" {
