@@ -101,7 +101,11 @@ sessions and conversations. With -v it removes data volumes, too, and with
 					if err != nil {
 						return err
 					}
-					return data.removeSandbox(ctx, sb)
+					var st atoll.Status
+					if data == dataOfUnnamed {
+						st, _ = sb.Status(ctx) // a sandbox of which nothing is known keeps its data volume
+					}
+					return sb.Remove(ctx, data.removeOptions(&st)...)
 				})
 			})
 		},
@@ -121,20 +125,12 @@ const (
 	allData
 )
 
-// removeSandbox removes a sandbox, with its data volume if d selects it.
-func (d dataVolumes) removeSandbox(ctx context.Context, sb atoll.Sandbox) error {
-	with := d == allData
-	if d == dataOfUnnamed {
-		st, err := sb.Status(ctx)
-		if err != nil {
-			return err
-		}
-		with = isUnnamed(&st)
+// removeOptions returns the options to remove a sandbox with.
+func (d dataVolumes) removeOptions(st *atoll.Status) []atoll.RemoveOption {
+	if d == allData || d == dataOfUnnamed && isUnnamed(st) {
+		return []atoll.RemoveOption{atoll.RemoveVolumes()}
 	}
-	if with {
-		return sb.Remove(ctx, atoll.RemoveVolumes())
-	}
-	return sb.Remove(ctx)
+	return nil
 }
 
 // isUnnamed reports whether a sandbox has neither a name nor an id that somebody chose, and no session, conversation or
@@ -153,37 +149,38 @@ func (a *app) removeAll(ctx context.Context, c *connection, data dataVolumes) er
 	if err != nil {
 		return err
 	}
-	names, ids := nameSandboxes(c, all)
+	names, statuses := nameSandboxes(c, all)
 	defer func() { a.noteVolumes(ctx, c, data == allData) }()
 	return a.forEach(names, func(name string) error {
-		sb, err := c.Get(ctx, ids[name])
+		st := statuses[name]
+		sb, err := c.Get(ctx, st.ID)
 		if errors.Is(err, atoll.ErrNotFound) {
 			return nil // another program was faster
 		}
 		if err != nil {
 			return err
 		}
-		return data.removeSandbox(ctx, sb)
+		return sb.Remove(ctx, data.removeOptions(&st)...)
 	})
 }
 
-// nameSandboxes returns what to call each sandbox of a list, its name or else its id, and the ids by that. A name that
-// sandboxes of several projects have is none.
-func nameSandboxes(c *connection, all []atoll.Status) (names []string, ids map[string]string) {
+// nameSandboxes returns what to call each sandbox of a list, its name or else its id, and the sandboxes by that. A name
+// that sandboxes of several projects have is none.
+func nameSandboxes(c *connection, all []atoll.Status) (names []string, statuses map[string]atoll.Status) {
 	count := map[string]int{}
 	for _, st := range all {
 		count[st.Spec.Name]++
 	}
-	ids = map[string]string{}
+	statuses = map[string]atoll.Status{}
 	for _, st := range all {
 		name := st.Spec.Name
 		if name == "" || count[name] > 1 {
 			name = st.ID
 		}
-		names, ids[name] = append(names, name), st.ID
+		names, statuses[name] = append(names, name), st
 		c.named.addReference(st.ID, name)
 	}
-	return names, ids
+	return names, statuses
 }
 
 // noteVolumes says on stderr which data volumes remain of removed sandboxes. It says nothing if they were removed, too,

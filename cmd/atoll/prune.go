@@ -191,9 +191,9 @@ func (f *pruneFlags) removeStopped(ctx context.Context, a *app, c *connection, a
 	if f.volumes {
 		data = allData
 	}
-	names, ids := nameSandboxes(c, all)
+	names, statuses := nameSandboxes(c, all)
 	return a.forEach(names, func(name string) error {
-		sb, err := c.Get(ctx, ids[name])
+		sb, err := c.Get(ctx, statuses[name].ID)
 		if errors.Is(err, atoll.ErrNotFound) {
 			return errNothing // another program was faster
 		}
@@ -207,7 +207,7 @@ func (f *pruneFlags) removeStopped(ctx context.Context, a *app, c *connection, a
 		if st.State != atoll.StateStopped && st.State != atoll.StateFailed {
 			return errNothing // it was started meanwhile
 		}
-		return data.removeSandbox(ctx, sb)
+		return sb.Remove(ctx, data.removeOptions(&st)...)
 	})
 }
 

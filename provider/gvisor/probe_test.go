@@ -66,6 +66,20 @@ func TestHelperThatCannotServe(t *testing.T) {
 	}
 }
 
+// A program that is its own engine says that it starts sandboxes slower than with an engine program.
+func TestProbeOfOwnEngine(t *testing.T) {
+	if err := gvisor.Static("/proc/self/exe"); err != nil {
+		t.Skipf("this test program cannot be an engine: %v", err)
+	}
+	for helper, slow := range map[string]bool{"": true, helperPath(t): false} {
+		l := newLab(t, func(o *gvisor.Options) { o.Helper = helper })
+		probe := atoll.ProbeProvider(l.ctx(), l)
+		if said := strings.Contains(strings.Join(probe.Notes, "\n"), "its own engine"); !probe.OK || said != slow {
+			t.Errorf("probe with helper %q: %+v", helper, probe)
+		}
+	}
+}
+
 // dynamicProgram finds a program that is linked dynamically.
 func dynamicProgram(t *testing.T) string {
 	t.Helper()
