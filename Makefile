@@ -16,13 +16,23 @@ help: ## list these verbs
 # What few need are programs of their own, which atoll finds beside it or in PATH.
 PLUGINS := kubernetes modal dagger provider-test
 BIN     := bin
-BUILD   := -tags embedguest,embedengine -ldflags='-s -w'
-# atoll version tells the commit, wherever git can.
-BUILD   += -buildvcs=$(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+# atoll version tells the commit, wherever git can, and gVisor's version, which the client does not link.
+BUILD   := -buildvcs=$(shell git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+BUILD   += -ldflags='-s -w -X main.gvisorVersion=$(shell $(GO) list -m -f {{.Version}} gvisor.dev/gvisor)'
+FULL    := -tags embedguest,embedengine
+# Windows cannot replace a program with another one, so atoll.exe is the whole program.
+CLIENT  := $(if $(filter windows,$(shell $(GO) env GOOS)),$(FULL),-tags client)
+
+# The programs, in a directory: the client, its server, the plugins.
+define programs
+	@$(GO) build $(BUILD) $(FULL) -o $(1)/atoll-server ./cmd/atoll
+	@$(GO) build $(BUILD) $(CLIENT) -o $(1)/ ./cmd/atoll
+	@$(GO) build $(BUILD) $(FULL) -o $(1)/ $(PLUGINS:%=./cmd/atoll-%)
+endef
 
 .PHONY: build
-build: embedded ## build bin/atoll and the programs of its plugins, statically linked, with the guest and the engine in them
-	@$(GO) build $(BUILD) -o $(BIN)/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
+build: embedded ## build bin/atoll, its server and the programs of its plugins, statically linked, with the guest and the engine in them
+	$(call programs,$(BIN))
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which providers put into sandboxes
@@ -47,7 +57,7 @@ endif
 
 .PHONY: install
 install: embedded ## build the same programs into Go's bin directory
-	@$(GO) install $(BUILD) ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
+	$(call programs,$(or $(shell $(GO) env GOBIN),$(shell $(GO) env GOPATH)/bin))
 
 .PHONY: image
 image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
@@ -110,12 +120,14 @@ lint: ## gofmt, go vet, staticcheck, habits of writing, and the types of macOS a
 	@cd agent/genkit && $(GO) vet ./...
 	@$(GO) tool staticcheck ./...
 	@$(GO) run ./internal/testing/check prose
+	@$(GO) tool staticcheck -tags client -tests=false -checks inherit,-U1000 ./cmd/atoll
 	@staticcheck=$$($(GO) tool -n staticcheck) && cd agent/genkit && $$staticcheck ./...
 	@$(GO) run ./internal/testing/check systems darwin windows
 
 .PHONY: systems
 systems: ## build the programs for macOS and Windows, and throw them away
 	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) || exit 1; done
+	@GOOS=darwin $(GO) build -tags client -o /dev/null ./cmd/atoll
 
 .PHONY: golden
 golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events, descriptions of the API

@@ -242,3 +242,9 @@ type SandboxVersion struct {
 	Latest  bool      `json:"latest,omitempty"` // it is the newest version
 	Pushed  time.Time `json:"pushed"`           // when it was stored
 }
+
+// Labels of the sandboxes of conversations.
+const (
+	LabelAccount  = "account"
+	LabelTemplate = "template"
+)

@@ -3,10 +3,12 @@ package cmd_test
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,13 +16,23 @@ import (
 
 // A program is one that make build makes, and what it may be.
 type program struct {
+	from  string   // the command of which it is a build, if not that of its name
+	tags  string   // of the build
 	size  int64    // bytes of the file, at most
 	inits int64    // bytes that its initialisers allocate, at most
 	own   int64    // bytes of memory of its own when it prints its version, at most
 	never []string // the packages that it does not link, as the beginnings of their paths
 }
 
-const megabyte = 1000 * 1000
+const (
+	megabyte = 1000 * 1000
+	module   = "github.com/seed46cd37a8/atoll"
+	whole    = "embedguest,embedengine" // the tags of all programs except the client
+)
+
+// mostOnDisk limits the bytes of the client and its server together, which every user needs. The server has the engine and
+// the guest inside.
+const mostOnDisk = 90 * megabyte
 
 // remote are the packages that only one program each needs.
 var remote = []string{"k8s.io/", "github.com/modal-labs/", "dagger.io/"}
@@ -29,20 +41,21 @@ var remote = []string{"k8s.io/", "github.com/modal-labs/", "dagger.io/"}
 var engines = []string{"gvisor.dev/", "github.com/aws/", "github.com/jackc/pgx", "modernc.org/", "github.com/moby/moby/", "go.opentelemetry.io/otel/sdk", "github.com/spf13/cobra"}
 
 var programs = map[string]program{
-	"atoll":               {80 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/pkg/sentry/", "gvisor.dev/gvisor/runsc/", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
-	"atoll-engine":        {46 * megabyte, 2 * megabyte, 6 * megabyte, append(append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed"}, remote...), engines[1:]...)},
-	"atoll-kubernetes":    {32 * megabyte, 3 * megabyte, 7 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
-	"atoll-modal":         {26 * megabyte, 2 * megabyte, 5 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
-	"atoll-dagger":        {22 * megabyte, 2 * megabyte, 4 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},
-	"atoll-provider-test": {20 * megabyte, 2 * megabyte, 5 * megabyte, append(append([]string{}, remote...), engines...)},
-	"atoll-guest":         {11 * megabyte, megabyte, 3 * megabyte, append(append([]string{}, remote...), engines...)},
+	"atoll":               {"", "client", 13 * megabyte, megabyte, 4 * megabyte, slices.Concat(remote, engines[:6], []string{"gvisor.dev/", "github.com/prometheus/", "github.com/google/", "github.com/klauspost/", module + "/provider/plugin", module + "/layer/trace"})},
+	"atoll-server":        {"atoll", whole, 80 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/pkg/sentry/", "gvisor.dev/gvisor/runsc/", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
+	"atoll-engine":        {"", whole, 46 * megabyte, 2 * megabyte, 6 * megabyte, append(append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed"}, remote...), engines[1:]...)},
+	"atoll-kubernetes":    {"", whole, 32 * megabyte, 3 * megabyte, 7 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
+	"atoll-modal":         {"", whole, 26 * megabyte, 2 * megabyte, 5 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
+	"atoll-dagger":        {"", whole, 22 * megabyte, 2 * megabyte, 4 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},
+	"atoll-provider-test": {"", whole, 20 * megabyte, 2 * megabyte, 5 * megabyte, append(append([]string{}, remote...), engines...)},
+	"atoll-guest":         {"", whole, 11 * megabyte, megabyte, 3 * megabyte, append(append([]string{}, remote...), engines...)},
 }
 
 // Each program links what it needs.
 func TestProgramsLinkWhatTheyNeed(t *testing.T) {
 	for name, p := range programs {
 		// -e: the embedded files may be missing.
-		out, err := exec.Command("go", "list", "-e", "-deps", "-tags=embedguest,embedengine", "./"+name).Output()
+		out, err := exec.Command("go", "list", "-e", "-deps", "-tags="+p.tags, "./"+cmp.Or(p.from, name)).Output()
 		if err != nil {
 			t.Fatalf("go list: %v", err)
 		}
@@ -66,11 +79,15 @@ func TestProgramsAreSmall(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("make build: %v: %s", err, out)
 	}
+	var needed int64
 	for name, p := range programs {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			t.Error(err)
 			continue
+		}
+		if name == "atoll" || name == "atoll-server" {
+			needed += info.Size()
 		}
 		if info.Size() > p.size {
 			t.Errorf("%s has %d bytes, want %d at most", name, info.Size(), p.size)
@@ -81,6 +98,9 @@ func TestProgramsAreSmall(t *testing.T) {
 		if own := memoryAtVersion(t, filepath.Join(dir, name)); own > p.own {
 			t.Errorf("%s has %d bytes of memory of its own, want %d at most", name, own, p.own)
 		}
+	}
+	if needed > mostOnDisk {
+		t.Errorf("atoll and atoll-server have %d bytes, want %d at most", needed, mostOnDisk)
 	}
 }
 

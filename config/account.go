@@ -28,9 +28,9 @@ func parseAccount(text, home string) (Account, error) {
 	return a, nil
 }
 
-// parseAccounts returns the accounts of the configuration. Conversations belong to the name of an account, so two
+// ParseAccounts returns the accounts of the configuration. Conversations belong to the name of an account, so two
 // accounts with different rights must not have the same name.
-func (c *Config) parseAccounts() ([]Account, error) {
+func (c *Config) ParseAccounts() ([]Account, error) {
 	all := []Account{{}} // the caller with the server's own token or socket
 	for _, text := range c.Accounts {
 		a, err := parseAccount(text, homeDir(nil))
@@ -49,7 +49,7 @@ func (c *Config) parseAccounts() ([]Account, error) {
 
 // Tokens returns the accounts by token. Kinds: ErrInvalid (a token cannot be read, or two accounts have the same).
 func (c *Config) Tokens() (map[string]Account, error) {
-	all, err := c.parseAccounts()
+	all, err := c.ParseAccounts()
 	if err != nil {
 		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
 	}

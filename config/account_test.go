@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/server/auth"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 func TestAccounts(t *testing.T) {
@@ -66,7 +64,7 @@ func TestAccountsOfOneName(t *testing.T) {
 	}
 }
 
-// An account with the role project can only use its projects, and cannot use a provider without isolation.
+// An account with the role project can only use its projects.
 func TestAccountOfProjects(t *testing.T) {
 	t.Setenv("TOKEN_OF_ALICE", "sesame")
 	cfg, err := load(t, "provider: local\naccounts: ['alice:project:web+api=env:TOKEN_OF_ALICE']\n", nil, nil)
@@ -81,41 +79,12 @@ func TestAccountOfProjects(t *testing.T) {
 	if !alice.IsRestricted() || !alice.CanUse("api") || alice.CanUse("default") {
 		t.Errorf("alice is %+v", alice)
 	}
-	p, err := Open(cfg, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	ctx := auth.WithAccount(t.Context(), alice)
-	if _, err := p.Create(ctx, &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "provider local") {
-		t.Errorf("Create: %v", err)
-	}
-	sb, err := p.Create(t.Context(), &atoll.Spec{Project: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Get(ctx, sb.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
-		t.Errorf("Get of a sandbox in another project: %v", err)
-	}
-	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := load(t, "accounts: ['alice:project=env:TOKEN_OF_ALICE']\n", nil, nil); err == nil {
 		t.Error("an account with the role project but without projects is valid")
 	}
 }
 
-func TestQuotas(t *testing.T) {
-	cfg, err := load(t, "quota:\n  sandboxes: 3\n  memory: 4g\nquotas:\n  web:\n    cpus: 1.5\n", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := cfg.quotaOf("api"), (store.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
-		t.Errorf("quota of a project without its own: %+v, want %+v", got, want)
-	}
-	if got, want := cfg.quotaOf("web"), (store.Quota{CPUs: 1.5}); got != want {
-		t.Errorf("quota of web: %+v, want %+v", got, want)
-	}
+func TestInvalidQuotas(t *testing.T) {
 	for text, want := range map[string]string{
 		"quota: {cpus: -1}\n":             "quota.cpus",
 		"quotas:\n  web: {memory: -1g}\n": "quotas.web.memory",

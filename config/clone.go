@@ -2,8 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
@@ -26,12 +24,5 @@ func (c Clone) checkValues(bad func(key string, err error)) {
 	}
 	if c.Limit <= 0 {
 		bad("clone.limit", fmt.Errorf("%s: must be positive", c.Limit))
-	}
-}
-
-// workspaceOptions returns the options of the workspace layer.
-func (c *Config) workspaceOptions() workspace.Options {
-	return workspace.Options{
-		Dir: filepath.Join(c.StateDir, "workspaces"), Timeout: time.Duration(c.Clone.Timeout), Limit: c.Clone.Limit,
 	}
 }

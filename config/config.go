@@ -1,4 +1,5 @@
-// Package config turns one YAML file into a stack of providers. It is the only package that imports all of them.
+// Package config reads the configuration of Atoll: one YAML file, the environment and flags. Package stack opens what it
+// describes.
 //
 // A setting has the value of the first of these sources that has one: a flag, the environment (ATOLL_ and the key in
 // capitals, such as ATOLL_LOG_LEVEL for "log.level"), the file, the default. An unknown key is an error in every
@@ -8,7 +9,11 @@
 //	if err != nil {
 //		return err
 //	}
-//	p, err := config.Open(cfg, config.Options{Log: log})
+//	b, err := stack.NewBuilder(cfg)
+//	if err != nil {
+//		return err
+//	}
+//	p, err := b.Open(stack.Options{Log: log})
 package config
 
 import (
@@ -28,11 +33,10 @@ import (
 	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
 	"github.com/seed46cd37a8/atoll/server/api/client"
-	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 )
 
-// Config is the whole configuration. Load returns one. A zero Config needs at least StateDir and Provider before
-// Open.
+// Config is the whole configuration. Load returns one. A zero Config needs at least StateDir and Provider before it
+// can be opened.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
 	Provider  string   `yaml:"provider" doc:"provider of sandboxes that name none: gvisor, docker, microvm, vmdocker, kubernetes, modal, local or mock; if it is not set and the default does not work, docker is used instead, provided that it is in providers: see atoll doctor"`
@@ -96,7 +100,6 @@ type Config struct {
 	Local       Local       `yaml:"local"`
 	Mock        Mock        `yaml:"mock"`
 
-	server   *postgres.Server // nil if the store is a file
 	file     string
 	values   []Value
 	warnings []string
@@ -151,9 +154,6 @@ func loadWith(src Source, data []byte) (*Config, error) {
 	err = errors.Join(err, s.readData(file, data), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.useContext(s), cfg.checkValues(s))
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
-	}
-	if cfg.server, err = cfg.newServer(); err != nil {
-		return nil, err
 	}
 	cfg.file, cfg.values, cfg.warnings = file, s.listValues(), s.warnings
 	return cfg, nil
@@ -264,7 +264,7 @@ func (c *Config) checkValues(s *schema) error {
 		case l.lenient && l.from == l.alias:
 			s.ignoreAlias(l, err)
 		default:
-			errs.addErrorf("%s: %w", describeOrigin(l.from, key), err)
+			errs.addErrorf("%s: %w", DescribeOrigin(l.from, key), err)
 		}
 	}
 	if c.StateDir == "" {
@@ -273,13 +273,13 @@ func (c *Config) checkValues(s *schema) error {
 	if !atoll.ValidName(c.Project) {
 		bad("project", fmt.Errorf("%q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", c.Project))
 	}
-	_, err := c.findProvider(c.Provider)
+	_, err := c.FindProvider(c.Provider)
 	bad("provider", err)
 	for _, name := range c.Providers {
-		_, err := c.findProvider(name)
+		_, err := c.FindProvider(name)
 		bad("providers", err)
 	}
-	_, err = c.parseProjectProviders()
+	_, err = c.ParseProjectProviders()
 	bad("project_providers", err)
 	bad("url", checkURL(c.URL))
 	c.checkContexts(bad)
@@ -290,7 +290,7 @@ func (c *Config) checkValues(s *schema) error {
 		bad("ssh.listen", c.SSH.checkValues())
 	}
 	c.checkWeb(bad)
-	_, err = c.parseAccounts()
+	_, err = c.ParseAccounts()
 	bad("accounts", err)
 	c.Store.checkValues(bad)
 	if c.MaxUpload <= 0 && c.MaxUpload != atoll.Unlimited {

@@ -33,7 +33,7 @@ func (c *Config) useContext(s *schema) error {
 		if near := Nearest(c.Context, slices.Collect(maps.Keys(c.Contexts))); near != "" {
 			advice = "the nearest known one is " + near
 		}
-		return fmt.Errorf("%s: no context is called %q: %s", describeOrigin(selected.from, "context"), c.Context, advice)
+		return fmt.Errorf("%s: no context is called %q: %s", DescribeOrigin(selected.from, "context"), c.Context, advice)
 	}
 	url, token, project := s.findSetting("url"), s.findSetting("token"), s.findSetting("project")
 	switch {

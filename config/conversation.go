@@ -1,18 +1,15 @@
 package config
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 
-	"github.com/seed46cd37a8/atoll/storage/store"
-	"github.com/seed46cd37a8/atoll/storage/store/dynamo"
+	"github.com/seed46cd37a8/atoll/storage/store/dynamo/settings"
 )
 
 // Values of conversation.store.
 const (
 	inSQLite   = "sqlite"
-	inDynamoDB = "dynamodb"
+	InDynamoDB = "dynamodb"
 )
 
 // Conversation configures the store of conversations.
@@ -28,19 +25,19 @@ type Conversation struct {
 }
 
 func defaultConversation() Conversation {
-	return Conversation{Store: inSQLite, TablePrefix: dynamo.DefaultPrefix}
+	return Conversation{Store: inSQLite, TablePrefix: settings.DefaultPrefix}
 }
 
 // checkValues calls bad with the key of each invalid value.
 func (c Conversation) checkValues(bad func(key string, err error)) {
-	bad("conversation.table_prefix", dynamo.CheckPrefix(c.TablePrefix))
+	bad("conversation.table_prefix", settings.CheckPrefix(c.TablePrefix))
 	if c.Endpoint != "" {
-		bad("conversation.endpoint", dynamo.CheckEndpoint(c.Endpoint, c.PlainHTTP))
+		bad("conversation.endpoint", settings.CheckEndpoint(c.Endpoint, c.PlainHTTP))
 	}
 	if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
 		bad("conversation.access_key", errors.New("requires conversation.secret_key, and the other way round"))
 	}
-	if c.Store == inDynamoDB {
+	if c.Store == InDynamoDB {
 		return
 	}
 	for key, set := range map[string]bool{
@@ -50,35 +47,4 @@ func (c Conversation) checkValues(bad func(key string, err error)) {
 			bad("conversation."+key, errors.New("only valid for DynamoDB: set conversation.store to dynamodb"))
 		}
 	}
-}
-
-// OpenConversations opens the store of conversations, which the caller must close. In DynamoDB it creates missing
-// tables and waits for them.
-func (c *Config) OpenConversations(ctx context.Context, log *slog.Logger) (store.Conversations, error) {
-	if c.Conversation.Store != inDynamoDB {
-		return openStore(c), nil
-	}
-	opts := dynamo.Options{
-		Prefix: c.Conversation.TablePrefix, Endpoint: c.Conversation.Endpoint, Region: c.Conversation.Region,
-		PlainHTTP: c.Conversation.PlainHTTP, CA: c.Conversation.CA, Log: log,
-	}
-	if !c.Conversation.AccessKey.IsZero() {
-		opts.Credentials = func(context.Context) (dynamo.Credentials, error) {
-			access, err := c.Conversation.AccessKey.Reveal()
-			if err != nil {
-				return dynamo.Credentials{}, err
-			}
-			secret, err := c.Conversation.SecretKey.Reveal()
-			return dynamo.Credentials{AccessKey: access, SecretKey: secret}, err
-		}
-	}
-	s, err := dynamo.Open(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.EnsureTables(ctx); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
 }

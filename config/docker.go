@@ -1,12 +1,7 @@
 package config
 
 import (
-	"path/filepath"
-	"sync"
-
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/guestprogram"
-	"github.com/seed46cd37a8/atoll/provider/docker"
+	"strings"
 )
 
 // Docker are the settings of the provider docker.
@@ -19,7 +14,10 @@ type Docker struct {
 	Guest   string `yaml:"guest" form:"path" doc:"path of Atoll's program for containers; empty means the one in this binary or beside it, or a build from source if that is present"`
 }
 
-func defaultDocker() Docker { return Docker{Prefix: "atoll", Image: docker.DefaultImage} }
+func defaultDocker() Docker { return Docker{Prefix: "atoll", Image: "ubuntu:22.04"} }
+
+// isUnix reports whether the address of an engine is a Unix socket of this machine.
+func isUnix(host string) bool { return strings.HasPrefix(host, "unix:") }
 
 // remoteHost returns the address of the Docker Engine if it is not a socket of this machine; otherwise "".
 func (d *Docker) remoteHost() string {
@@ -27,18 +25,4 @@ func (d *Docker) remoteHost() string {
 		return ""
 	}
 	return d.Host
-}
-
-func openDocker(cfg *Config, opts Options) (atoll.Provider, error) {
-	d := cfg.Docker
-	return docker.New(docker.Options{
-		Dir:     filepath.Join(cfg.StateDir, "docker"),
-		Guest:   sync.OnceValues(func() ([]byte, error) { return guestprogram.Load(d.Guest, cfg.StateDir) }),
-		Plain:   d.Plain,
-		Host:    d.Host,
-		Prefix:  d.Prefix,
-		Image:   d.Image,
-		Runtime: d.Runtime,
-		Log:     opts.Log,
-	})
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
 )
 
 // MicroVM has the settings of the provider microvm. They are valid on every operating system, so that machines can
@@ -19,10 +17,10 @@ type MicroVM struct {
 	Debug  bool   `yaml:"debug" doc:"make kernels log everything to their consoles"`
 }
 
-func defaultMicroVM() MicroVM { return MicroVM{Bundle: "debian", Driver: auto, Accel: auto} }
+func defaultMicroVM() MicroVM { return MicroVM{Bundle: "debian", Driver: Auto, Accel: Auto} }
 
-// auto leaves a setting to the provider.
-const auto = "auto"
+// Auto leaves a setting to the provider.
+const Auto = "auto"
 
 // Firecracker has the settings of the driver firecracker.
 type Firecracker struct {
@@ -53,13 +51,4 @@ func (f Firecracker) checkValues(bad func(key string, err error)) {
 			bad("firecracker.cgroups", errors.New(c+": write it like memory.max=536870912"))
 		}
 	}
-}
-
-// driverOptions returns the options of the driver.
-func (f Firecracker) driverOptions() firecracker.Options {
-	opts := firecracker.Options{Program: f.Program}
-	if f.Jail {
-		opts.Jail = &firecracker.Jail{Jailer: f.Jailer, UID: f.UID, GID: f.GID, Cgroups: f.Cgroups, CgroupVersion: f.CgroupVersion}
-	}
-	return opts
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
@@ -52,8 +50,8 @@ const RunIdleTimeout = atoll.Duration(time.Minute)
 
 func (p *Pool) setDefaults() { p.Size, p.For = pool.DefaultMin, forCreate }
 
-// sandboxSpec returns the spec of the pool's sandboxes.
-func (p *Pool) sandboxSpec(cfg *Config) (*atoll.Spec, error) {
+// SandboxSpec returns the spec of the pool's sandboxes.
+func (p *Pool) SandboxSpec(cfg *Config) (*atoll.Spec, error) {
 	s := &atoll.Spec{
 		Project: cmp.Or(p.Project, cfg.Project), Image: p.Image, Workdir: p.Workdir, User: p.User, Env: slices.Clone(p.Env),
 		Resources: atoll.Resources{Memory: p.Memory, CPUs: p.CPUs, Processes: p.Processes, Disk: p.Disk},
@@ -74,26 +72,11 @@ func (p *Pool) sandboxSpec(cfg *Config) (*atoll.Spec, error) {
 	case forRun:
 		s.IdleStop, s.IdleRemove = cmp.Or(p.IdleStop, RunIdleTimeout), true
 	case forSession:
-		idle, lifetime := cfg.sessionTimes()
+		idle, lifetime := cfg.SessionTimes()
 		s.TTL, s.IdleStop = cmp.Or(p.TTL, max(lifetime, 0)), cmp.Or(p.IdleStop, idle)
 		s.IdleRemove = s.IdleStop != atoll.Never
 	}
 	return s, s.Validate()
-}
-
-// templateSpec returns the spec of a pool of a template's sandboxes. It has no project unless the template sets one,
-// like the requests of conversations.
-func (p *Pool) templateSpec(t *template.Template) (*atoll.Spec, error) {
-	if t.Volume != "" {
-		return nil, fmt.Errorf("template %s: its sandboxes have volumes with names of their own, so a pool is not possible", t.Name)
-	}
-	return t.SpecFor(template.Names{})
-}
-
-// providerOf returns the provider that creates the sandboxes of a spec.
-func (c *Config) providerOf(given string, s *atoll.Spec) string {
-	projects, _ := c.parseProjectProviders() // Load has checked them
-	return cmp.Or(given, projects[cmp.Or(s.Project, atoll.DefaultProject)], c.Provider)
 }
 
 // checkPools calls bad with the key of each invalid value.
@@ -117,7 +100,7 @@ func (c *Config) checkPools(bad func(key string, err error)) {
 			}
 			continue
 		}
-		if _, err := p.sandboxSpec(c); err != nil {
+		if _, err := p.SandboxSpec(c); err != nil {
 			var e *atoll.Error
 			if errors.As(err, &e) && e.Err != nil {
 				err = e.Err
@@ -125,72 +108,4 @@ func (c *Config) checkPools(bad func(key string, err error)) {
 			bad(key+".size", fmt.Errorf("invalid pool: %w", err))
 		}
 	}
-}
-
-// A poolEntry is a complete pool and its provider.
-type poolEntry struct {
-	provider string
-	entry    pool.Entry
-}
-
-// poolEntries returns the entries of all pools, sorted by name.
-func (c *Config) poolEntries() (all []poolEntry, err error) {
-	var templates *template.Set
-	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
-		p := c.Pools[name]
-		var s *atoll.Spec
-		given := p.Provider
-		if p.Template == "" {
-			s, err = p.sandboxSpec(c)
-		} else {
-			if templates == nil {
-				if templates, err = c.Templates(); err != nil {
-					return nil, err
-				}
-			}
-			var t *template.Template
-			if t, err = templates.Get(p.Template, ""); err == nil {
-				given = t.Provider
-				s, err = p.templateSpec(t)
-			}
-		}
-		if err != nil {
-			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s: %w", describeOrigin(c.Origin("pool."+name+".size"), "pool."+name), err)
-		}
-		maker := c.providerOf(given, s)
-		if !slices.Contains(c.ProviderNames(), maker) {
-			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "pool %s: the provider %q is not among %s: add it to providers", name, maker, strings.Join(c.ProviderNames(), ", "))
-		}
-		s.Provider = ""
-		all = append(all, poolEntry{maker, pool.Entry{Name: name, Spec: *s, Min: p.Size}})
-	}
-	return all, nil
-}
-
-// hasStock reports whether the store has warm or claimed sandboxes of a provider. A program that was killed may have
-// left them.
-func hasStock(cfg *Config, provider string) bool {
-	s := openStore(cfg)
-	all, err := s.Warm(context.Background(), provider)
-	_ = s.Close() // later writes report errors of the store
-	return err != nil || len(all) > 0
-}
-
-// newPool wraps the pool layer around p. A server fills its pools; other programs only know claimed sandboxes.
-func newPool(p atoll.Provider, cfg *Config, opts Options, all []poolEntry) (atoll.Provider, error) {
-	info := p.Info()
-	e, _ := builtIn(info.Name)
-	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.defaultImage(cfg), MaxCreations: cfg.PoolCreations}
-	limits := cfg.limitOptions()
-	for _, s := range all {
-		if s.provider != info.Name {
-			continue
-		}
-		if s.entry.Spec.IdleRemove && !info.Caps.IdleStop {
-			return nil, atoll.Errorf("open", s.entry.Name, atoll.ErrInvalid, "pool %s: the provider %s does not detect idle sandboxes, which a pool for %s requires", s.entry.Name, info.Name, cfg.Pools[s.entry.Name].For)
-		}
-		limits.Fill(&s.entry.Spec, info.Caps)
-		o.Entries = append(o.Entries, s.entry)
-	}
-	return pool.New(p, openStore(cfg), o)
 }

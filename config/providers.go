@@ -26,7 +26,7 @@ func (c *Config) ProviderOf(project string) string {
 	if strings.HasPrefix(from, "--") || isVariable(from) {
 		return c.Provider
 	}
-	projects, _ := c.parseProjectProviders() // Load has checked them
+	projects, _ := c.ParseProjectProviders() // Load has checked them
 	if name := projects[project]; name != "" {
 		return name
 	}
@@ -36,8 +36,8 @@ func (c *Config) ProviderOf(project string) string {
 	return ""
 }
 
-// parseProjectProviders returns the providers of projects.
-func (c *Config) parseProjectProviders() (map[string]string, error) {
+// ParseProjectProviders returns the providers of projects.
+func (c *Config) ParseProjectProviders() (map[string]string, error) {
 	projects := map[string]string{}
 	for _, text := range c.ProjectProviders {
 		project, name, ok := strings.Cut(text, "=")

@@ -1,14 +1,9 @@
 package config
 
 import (
-	"io"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 func TestProviderNames(t *testing.T) {
@@ -68,43 +63,6 @@ func TestInvalidProviders(t *testing.T) {
 	} {
 		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", file, err, want)
-		}
-	}
-}
-
-// Each provider has its own limits, and its own label in metrics.
-func TestOpenSeveral(t *testing.T) {
-	metrics, err := trace.NewMetrics()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer metrics.Close()
-	p, err := Open(&Config{
-		StateDir: t.TempDir(), Provider: "mock", Providers: []string{"local"}, ProjectProviders: []string{"team=local"},
-	}, Options{Metrics: metrics})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	for _, spec := range []atoll.Spec{{}, {Project: "team"}, {Provider: "local"}} {
-		sb, err := p.Create(t.Context(), &spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sb.Remove(t.Context(), atoll.RemoveVolumes())
-	}
-	rec := httptest.NewRecorder()
-	metrics.ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
-	text, err := io.ReadAll(rec.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		`atoll_sandboxes{provider="mock",state="running"} 1`, `atoll_sandboxes{provider="local",state="running"} 2`,
-		`atoll_calls_total{kind="ok",op="create",provider="local"} 2`,
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the metrics do not have %s:\n%s", want, text)
 		}
 	}
 }

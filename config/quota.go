@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Quota is the most that the sandboxes of one project may ask for together, running or not, without those of atoll
@@ -15,15 +14,6 @@ type Quota struct {
 	CPUs      float64     `yaml:"cpus" doc:"total of their CPU limits, like 8; 0 for no quota"`
 	Processes int         `yaml:"processes" doc:"total of their process limits; 0 for no quota"`
 	Disk      atoll.Bytes `yaml:"disk" doc:"total of their limits of files written outside of volumes, like 40g; 0 for no quota"`
-}
-
-// quotaOf returns the quota of a project.
-func (c *Config) quotaOf(project string) store.Quota {
-	q := c.Quota
-	if own := c.Quotas[project]; own != nil {
-		q = *own
-	}
-	return store.Quota(q)
 }
 
 // checkQuotas calls bad with the key of each invalid value.

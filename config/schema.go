@@ -217,14 +217,14 @@ func (l *setting) splitList(text string) []string {
 // setValue parses texts and sets the value. home replaces ~. Errors begin with from.
 func (l *setting) setValue(texts []string, from, home string) error {
 	if err := l.parseTexts(texts, from, home); err != nil {
-		return fmt.Errorf("%s: %w", describeOrigin(from, l.key), err)
+		return fmt.Errorf("%s: %w", DescribeOrigin(from, l.key), err)
 	}
 	l.from = from
 	return nil
 }
 
-// describeOrigin returns the source of a value and its key, without repeating the key.
-func describeOrigin(from, key string) string {
+// DescribeOrigin returns the source of a value and its key, without repeating the key.
+func DescribeOrigin(from, key string) string {
 	switch {
 	case from == "default":
 		return key

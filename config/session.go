@@ -27,16 +27,10 @@ func (s Session) checkValues(bad func(key string, err error)) {
 	}
 }
 
-// newSessions wraps the session layer around p.
-func newSessions(p atoll.Provider, cfg *Config, opts Options) atoll.Provider {
-	idle, lifetime := cfg.sessionTimes()
-	return session.New(p, openStore(cfg), session.Options{IdleTimeout: idle, MaxLifetime: lifetime, Server: opts.Server, Log: opts.Log})
-}
-
 // SetSessionTimes sets idle and lifetime to the configured times of sessions, if they are 0 and the configuration has
 // values for them besides the defaults. A server uses these times for the sessions of this client.
 func (c *Config) SetSessionTimes(idle, lifetime *atoll.Duration) {
-	wantIdle, wantLifetime := c.sessionTimes()
+	wantIdle, wantLifetime := c.SessionTimes()
 	if *idle == 0 && c.IsSet("session.idle_timeout") {
 		*idle = wantIdle
 	}
@@ -45,8 +39,8 @@ func (c *Config) SetSessionTimes(idle, lifetime *atoll.Duration) {
 	}
 }
 
-// sessionTimes returns the default times of sessions. No session lasts longer than its sandbox may.
-func (c *Config) sessionTimes() (idle, lifetime atoll.Duration) {
+// SessionTimes returns the default times of sessions. No session lasts longer than its sandbox may.
+func (c *Config) SessionTimes() (idle, lifetime atoll.Duration) {
 	lifetime = cmp.Or(c.Session.MaxLifetime, atoll.Never)
 	if most := c.Lifetime; most > 0 && (lifetime == atoll.Never || lifetime > most) {
 		lifetime = most

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // Variables of other programs apply if those of Atoll are not set.
@@ -33,25 +32,5 @@ func TestSessionTimes(t *testing.T) {
 		if _, err := load(t, "", []string{env}, nil); atoll.KindOf(err) == "" || err == nil {
 			t.Errorf("%s: %v, want an error", env, err)
 		}
-	}
-}
-
-// No session lasts longer than its sandbox may.
-func TestSessionLifetime(t *testing.T) {
-	cfg, err := load(t, "lifetime: 1h\nprovider: mock\n", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := Open(cfg, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	o, err := session.Open(t.Context(), p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if left := time.Until(o.Expires); left > time.Hour || left < 50*time.Minute {
-		t.Errorf("the session expires in %s, want an hour", left)
 	}
 }

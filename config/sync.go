@@ -1,18 +1,13 @@
 package config
 
 import (
-	"cmp"
-	"context"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"path/filepath"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
-	"github.com/seed46cd37a8/atoll/storage/objectstore"
-	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
 // Sync configures the store of versions of directories, and their limits.
@@ -38,7 +33,7 @@ func defaultSync() Sync {
 // checkValues calls bad with the key of each invalid value.
 func (s Sync) checkValues(bad func(key string, err error)) {
 	if s.Store != "" {
-		_, _, err := parseStore(s.Store)
+		_, _, err := ParseStore(s.Store)
 		bad("sync.store", err)
 	}
 	if s.AccessKey.IsZero() != s.SecretKey.IsZero() {
@@ -58,8 +53,8 @@ func (s Sync) checkValues(bad func(key string, err error)) {
 	}
 }
 
-// parseStore parses the URL of a place in a bucket: a directory, or a bucket of S3 and a key prefix.
-func parseStore(text string) (u *url.URL, prefix string, err error) {
+// ParseStore parses the URL of a place in a bucket: a directory, or a bucket of S3 and a key prefix.
+func ParseStore(text string) (u *url.URL, prefix string, err error) {
 	if !strings.Contains(text, "://") {
 		text = "s3://" + text
 	}
@@ -75,56 +70,4 @@ func parseStore(text string) (u *url.URL, prefix string, err error) {
 		return u, "", nil
 	}
 	return nil, "", fmt.Errorf("%q: write s3://bucket/prefix or file:///directory", text)
-}
-
-// OpenStore opens a place of versions: at, or sync.store if at is "". The caller must call end.
-func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r *filesync.Remote, end func() error, err error) {
-	at = cmp.Or(at, c.Sync.Store)
-	if at == "" {
-		return nil, nil, atoll.Errorf("sync", "", atoll.ErrInvalid, "no store of versions: name one, like s3://bucket/prefix, or set sync.store")
-	}
-	u, prefix, err := parseStore(at)
-	if err != nil {
-		return nil, nil, atoll.E("sync", "", atoll.ErrInvalid, err)
-	}
-	b, err := c.openBucket(ctx, u)
-	if err != nil {
-		return nil, nil, err
-	}
-	if r, err = c.newRemote(b, prefix, log); err != nil {
-		b.Close()
-		return nil, nil, err
-	}
-	return r, b.Close, nil
-}
-
-// newRemote returns the place of versions at prefix in b.
-func (c *Config) newRemote(b objectstore.Bucket, prefix string, log *slog.Logger) (*filesync.Remote, error) {
-	return filesync.New(b, prefix, filesync.Options{Layout: filesync.Layout(c.Sync.Layout), MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
-}
-
-// An openedBucket is an open bucket.
-type openedBucket interface {
-	objectstore.Bucket
-	Close() error
-}
-
-func (c *Config) openBucket(ctx context.Context, u *url.URL) (openedBucket, error) {
-	if u.Scheme == "file" {
-		return objectstore.OpenDir(filepath.FromSlash(u.Path))
-	}
-	opts := s3.Options{
-		Bucket: u.Host, Endpoint: c.Sync.Endpoint, Region: c.Sync.Region, PathStyle: c.Sync.PathStyle, PlainHTTP: c.Sync.PlainHTTP, CA: c.Sync.CA,
-	}
-	if !c.Sync.AccessKey.IsZero() {
-		opts.Credentials = func(context.Context) (s3.Credentials, error) {
-			access, err := c.Sync.AccessKey.Reveal()
-			if err != nil {
-				return s3.Credentials{}, err
-			}
-			secret, err := c.Sync.SecretKey.Reveal()
-			return s3.Credentials{AccessKey: access, SecretKey: secret}, err
-		}
-	}
-	return s3.Open(ctx, opts)
 }

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
 // An invalid threshold is an error, except in the variable that other programs share, which ignore it.
@@ -81,44 +79,6 @@ func TestInvalidSync(t *testing.T) {
 		_, err := load(t, "sync:\n  "+tt.text+"\n", nil, nil)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.text, err, tt.want)
-		}
-	}
-}
-
-func TestStores(t *testing.T) {
-	dir := t.TempDir()
-	for _, tt := range []struct {
-		at, want string // URL of the place, or part of the error
-		kind     error
-	}{
-		{"s3://bucket/a/b/", "s3://bucket/a/b", nil},
-		{"bucket/a", "s3://bucket/a", nil},
-		{"file://" + dir, "file://" + dir + "/", nil},
-		{"", "name one", atoll.ErrInvalid},
-		{"s3://bucket/a/../b", "path without", atoll.ErrInvalid},
-		{"http://bucket", "write s3://", atoll.ErrInvalid},
-	} {
-		cfg, err := load(t, "", []string{"AWS_REGION=eu-central-1"}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.Sync.Region = "eu-central-1"
-		r, end, err := cfg.OpenStore(t.Context(), tt.at, nil)
-		if tt.kind != nil {
-			if err == nil || atoll.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("%s: %v, want %q", tt.at, err, tt.want)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: %v", tt.at, err)
-			continue
-		}
-		if got := r.String(); got != tt.want {
-			t.Errorf("%s is %s, want %s", tt.at, got, tt.want)
-		}
-		if err := end(); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -17,66 +16,64 @@ type Entry struct {
 	Why     string
 	// Named means that the provider is never a default, since it does not isolate, or does not run on this machine.
 	Named bool
+	// Table returns the settings of a plugin of Atoll's own; nil for other providers.
+	Table func(cfg *Config) any
 
-	open  func(cfg *Config, opts Options) (atoll.Provider, error)
-	table func(cfg *Config) any // settings of a plugin of Atoll's own; nil for others
+	Steady     bool // once it works, it works until the machine reboots
+	Unisolated bool // its sandboxes are processes of this machine: only admins may create them
+	OneImage   bool // all its sandboxes have the same image
+	Pulls      bool // its images come from registries
+	Elsewhere  bool // its sandboxes are not on this machine
 
-	preferredOn []string // the operating systems whose preferred default it is
-	substitute  bool     // it replaces a preferred default that does not work
-	steady      bool     // once it works, it works until the machine reboots
-	unisolated  bool     // its sandboxes are processes of this machine: only admins may create them
-	oneImage    bool     // all its sandboxes have the same image
-	pulls       bool     // its images come from registries
-	elsewhere   bool     // its sandboxes are not on this machine
-
-	image func(cfg *Config) string // its name for the image of sandboxes that name none; nil for none
-	place func(cfg *Config) string // the address of a backend on another machine; nil or "" for none
+	preferredOn []string                 // the operating systems whose preferred default it is
+	substitute  bool                     // it replaces a preferred default that does not work
+	image       func(cfg *Config) string // its name for the image of sandboxes that name none; nil for none
+	host        func(cfg *Config) string // the address of a backend on another machine; nil or "" for none
 }
 
-// hostImage is the name of the programs of this machine as an image.
-const hostImage = "host"
+// HostImage is the name of the programs of this machine as an image.
+const HostImage = "host"
 
-// defaultImage returns the provider's name for the image of sandboxes that name none; "" for none. The tools of agents
+// DefaultImage returns the provider's name for the image of sandboxes that name none; "" for none. The tools of agents
 // use it in their requests, which should get sandboxes of the same pools as requests without an image.
-func (e Entry) defaultImage(cfg *Config) string {
+func (e Entry) DefaultImage(cfg *Config) string {
 	if e.image == nil {
 		return ""
 	}
 	return e.image(cfg)
 }
 
-// Open returns the provider with its settings in cfg. It touches nothing but the state directory. Kinds:
-// ErrUnavailable (this operating system does not have the provider).
-func (e Entry) Open(cfg *Config, opts Options) (atoll.Provider, error) {
-	if p := e.On(runtime.GOOS); !p.OK {
-		return nil, atoll.Errorf("open", e.Name, atoll.ErrUnavailable, "%s: %s", p.Reason, p.Fix)
+// Host returns the address of the provider's backend if that is on another machine; otherwise "".
+func (e Entry) Host(cfg *Config) string {
+	if e.host == nil {
+		return ""
 	}
-	return e.open(cfg, opts)
+	return e.host(cfg)
 }
 
 // Providers returns the built-in providers, preferred ones first, including those of other operating systems: see
 // Entry.On.
 func Providers() []Entry {
 	return []Entry{
-		{Name: "gvisor", open: openGVisor, pulls: true, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
-			preferredOn: []string{"linux"}, steady: true, image: func(*Config) string { return hostImage }},
-		{Name: "docker", open: openDocker, pulls: true,
-			substitute: true, image: func(c *Config) string { return c.Docker.Image }, place: func(c *Config) string { return c.Docker.remoteHost() }},
-		{Name: "microvm", open: openMicroVM, pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
+		{Name: "gvisor", Pulls: true, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
+			preferredOn: []string{"linux"}, Steady: true, image: func(*Config) string { return HostImage }},
+		{Name: "docker", Pulls: true,
+			substitute: true, image: func(c *Config) string { return c.Docker.Image }, host: func(c *Config) string { return c.Docker.remoteHost() }},
+		{Name: "microvm", Pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
 			image: func(c *Config) string { return c.MicroVM.Bundle }},
-		{Name: "vmdocker", open: openVMDocker, pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
+		{Name: "vmdocker", Pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
 			preferredOn: []string{"darwin", "windows"}, image: func(c *Config) string { return c.VMDocker.Image }},
 		ownPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }, func(c *Config) string { return c.Kubernetes.Image }),
 		ownPlugin("modal", func(c *Config) any { return c.Modal }, func(c *Config) string { return c.Modal.Image }),
-		{Name: "local", open: openLocal, Named: true, unisolated: true, oneImage: true, image: func(*Config) string { return hostImage }},
-		{Name: "mock", open: openMock, Named: true, oneImage: true},
+		{Name: "local", Named: true, Unisolated: true, OneImage: true, image: func(*Config) string { return HostImage }},
+		{Name: "mock", Named: true, OneImage: true},
 	}
 }
 
 // OtherProviders returns the providers in c that are not Atoll's own.
 func (c *Config) OtherProviders() (all []Entry) {
 	for _, name := range c.ProviderNames() {
-		if _, own := builtIn(name); own {
+		if _, own := BuiltIn(name); own {
 			continue
 		}
 		if e, ok := c.pluginEntry(name); ok {
@@ -105,13 +102,13 @@ func (e Entry) On(goos string) atoll.Probe {
 // systemNames are the names of operating systems by GOOS.
 var systemNames = map[string]string{"linux": "Linux", "darwin": "macOS", "windows": "Windows"}
 
-// DefaultProvider returns the preferred default provider of the operating system goos: see Config.Choose.
+// DefaultProvider returns the preferred default provider of the operating system goos: see Builder.Choose of package stack.
 func DefaultProvider(goos string) string { return DefaultProviders(goos)[0] }
 
 // DefaultProviders returns the default of Config.Providers on the operating system goos: the candidates of
-// Config.Choose in order of preference, and then the others.
+// Builder.Choose in order of preference, and then the others.
 func DefaultProviders(goos string) []string {
-	names := candidateProviders(goos)
+	names := CandidateProviders(goos)
 	for _, e := range Providers() {
 		if !e.Named && e.On(goos).OK && !slices.Contains(names, e.Name) {
 			names = append(names, e.Name)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -34,34 +33,5 @@ func TestSystems(t *testing.T) {
 				t.Errorf("defaults %q, first %q; want %q", got, DefaultProvider(tt.goos), tt.normal)
 			}
 		})
-	}
-}
-
-// Each driver reports why it does not work, or notes about itself.
-func TestDrivers(t *testing.T) {
-	cfg, err := Load(Source{Env: []string{"HOME=" + t.TempDir()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := map[string]string{"qemu": "linux", "firecracker": "linux", "vz": "darwin", "wsl2": "windows"}
-	for _, d := range Drivers() {
-		p := d.Probe(t.Context(), cfg)
-		switch {
-		case home[d.Name] == "":
-			t.Errorf("%s: unknown operating system", d.Name)
-		case p.OK && len(p.Notes) == 0, !p.OK && (p.Reason == "" || p.Fix == ""):
-			t.Errorf("%s: %+v", d.Name, p)
-		case home[d.Name] != runtime.GOOS && (p.OK || !strings.HasSuffix(p.Reason, "current platform: "+runtime.GOOS)):
-			t.Errorf("%s: %+v on %s", d.Name, p, runtime.GOOS)
-		}
-		for _, name := range d.Users {
-			if _, err := (&Config{}).findProvider(name); err != nil {
-				t.Errorf("%s: %v", d.Name, err)
-			}
-		}
-		delete(home, d.Name)
-	}
-	if len(home) > 0 {
-		t.Errorf("missing drivers: %v", home)
 	}
 }

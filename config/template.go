@@ -37,7 +37,7 @@ func (c *Config) Templates() (*template.Set, error) {
 	}
 	if c.Template.Default != "" {
 		if err := set.SetDefault(c.Template.Default); err != nil {
-			return nil, atoll.Errorf("template", "", atoll.ErrInvalid, "%s: %w", describeOrigin(c.Origin("template.default"), "template.default"), err)
+			return nil, atoll.Errorf("template", "", atoll.ErrInvalid, "%s: %w", DescribeOrigin(c.Origin("template.default"), "template.default"), err)
 		}
 	}
 	return set, nil

@@ -2,13 +2,11 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"strings"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
-	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/agent/tools/settings"
 )
 
 // Tools configures the tools of agents.
@@ -23,7 +21,7 @@ type Tools struct {
 }
 
 func defaultTools() Tools {
-	return Tools{Enabled: true, BlockedPaths: tools.DefaultBlocked(), OutputLimit: tools.DefaultOutput}
+	return Tools{Enabled: true, BlockedPaths: settings.DefaultBlocked(), OutputLimit: settings.DefaultOutput}
 }
 
 // minOutputLimit is the least value of tools.output_limit: a few lines.
@@ -31,7 +29,7 @@ const minOutputLimit = 1000
 
 // checkValues calls bad with the key of each invalid value.
 func (t Tools) checkValues(bad func(key string, err error)) {
-	shortcuts, err := t.imageShortcuts()
+	shortcuts, err := t.ImageShortcuts()
 	bad("tools.images", err)
 	bad("tools.images", frontmatter.Images{Shortcuts: shortcuts}.Check())
 	bad("tools.allow_images", frontmatter.Images{Allow: t.AllowImages}.Check())
@@ -47,8 +45,8 @@ func (t Tools) checkValues(bad func(key string, err error)) {
 	}
 }
 
-// imageShortcuts returns the images by short name.
-func (t Tools) imageShortcuts() (map[string]string, error) {
+// ImageShortcuts returns the images by short name.
+func (t Tools) ImageShortcuts() (map[string]string, error) {
 	all := map[string]string{}
 	for _, text := range t.Images {
 		name, image, ok := strings.Cut(text, "=")
@@ -61,40 +59,4 @@ func (t Tools) imageShortcuts() (map[string]string, error) {
 		all[name] = image
 	}
 	return all, nil
-}
-
-// ToolOptions returns the options of the tools of agents in sandboxes of the provider. Kinds: ErrUnsupported
-// (tools.enabled is false).
-func (c *Config) ToolOptions(provider string) (tools.Options, error) {
-	if !c.Tools.Enabled {
-		return tools.Options{}, atoll.Errorf("", "", atoll.ErrUnsupported, "sandbox service is not enabled (by %s)", c.Origin("tools.enabled"))
-	}
-	given, err := c.Tools.imageShortcuts()
-	if err != nil {
-		return tools.Options{}, atoll.E("tools", "", atoll.ErrInvalid, err)
-	}
-	images := frontmatter.Images{Shortcuts: maps.Clone(given), Allow: c.Tools.AllowImages}
-	e, _ := builtIn(provider)
-	if _, ok := given[""]; !ok {
-		switch {
-		case e.oneImage:
-		case e.defaultImage(c) == hostImage:
-			images.Shortcuts[""] = hostImage // available at once
-		default:
-			images.Shortcuts[""], err = frontmatter.Images{Shortcuts: given}.Resolve("linux")
-		}
-	}
-	// The programs of the machine itself are available at once and need no registry.
-	own := images.Shortcuts[""] == hostImage || e.oneImage
-	backend := c.computeBackend()
-	own = own && backend == nil
-	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: nonNil(c.Tools.BlockedPaths), OutputLimit: c.Tools.OutputLimit}, err
-}
-
-// nonNil returns paths, or an empty list instead of nil, which would mean the default.
-func nonNil(paths []string) []string {
-	if paths == nil {
-		return []string{}
-	}
-	return paths
 }

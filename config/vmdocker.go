@@ -1,6 +1,8 @@
 package config
 
-import "github.com/seed46cd37a8/atoll"
+import (
+	"github.com/seed46cd37a8/atoll"
+)
 
 // VMDocker has the settings of the provider vmdocker, whose machines are like those of microvm. They are valid on
 // every operating system, so that machines can share a file.
@@ -16,5 +18,5 @@ type VMDocker struct {
 }
 
 func defaultVMDocker() VMDocker {
-	return VMDocker{Image: "ubuntu:22.04", Driver: auto, CPUCount: 2, MemoryMB: 2048, Disk: 20 << 30, IdleTimeout: "30m"}
+	return VMDocker{Image: "ubuntu:22.04", Driver: Auto, CPUCount: 2, MemoryMB: 2048, Disk: 20 << 30, IdleTimeout: "30m"}
 }

@@ -1,9 +1,6 @@
 package config
 
 import (
-	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -12,7 +9,6 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
@@ -22,7 +18,7 @@ type Ports struct {
 	LinkTTL atoll.Duration `yaml:"link_ttl" doc:"lifetime of the links to ports that agents give their users, like 24h"`
 }
 
-func defaultPorts() Ports { return Ports{LinkTTL: atoll.Duration(api.DefaultLinkTTL)} }
+func defaultPorts() Ports { return Ports{LinkTTL: atoll.Duration(24 * time.Hour)} }
 
 const (
 	minLinkTTL = atoll.Duration(time.Minute)
@@ -68,8 +64,8 @@ func checkPublic(text string) error {
 
 func trimSlash(text string) string { return strings.TrimSuffix(text, "/") }
 
-// publicURLs returns the public URLs without slashes at their ends.
-func (c *Config) publicURLs() []string {
+// PublicURLs returns the public URLs without slashes at their ends.
+func (c *Config) PublicURLs() []string {
 	all := make([]string, len(c.PublicURL))
 	for i, text := range c.PublicURL {
 		all[i] = trimSlash(text)
@@ -79,22 +75,5 @@ func (c *Config) publicURLs() []string {
 
 // OriginPolicy returns the policy for web pages. Kinds: ErrInvalid.
 func (c *Config) OriginPolicy() (*origin.Policy, error) {
-	return origin.NewPolicy(c.publicURLs(), c.Origins)
-}
-
-// LinkOptions returns the options of links to ports, without KeyAccount. The store has the secret, so that all servers of
-// a store accept each other's links.
-func (c *Config) LinkOptions() api.LinkOptions {
-	o := api.LinkOptions{TTL: time.Duration(c.Ports.LinkTTL), Domain: c.Ports.Domain, Secret: c.linkSecret}
-	if all := c.publicURLs(); len(all) > 0 {
-		o.PublicURL = all[0]
-	}
-	return o
-}
-
-// linkSecret returns the secret of links in the store. The first call creates it.
-func (c *Config) linkSecret(ctx context.Context) (string, error) {
-	s := openStore(c)
-	secret, err := s.KeepSecret(ctx, "server", "port-links", rand.Text()+rand.Text())
-	return secret, errors.Join(err, s.Close())
+	return origin.NewPolicy(c.PublicURLs(), c.Origins)
 }

@@ -2,12 +2,8 @@ package config
 
 import (
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/seed46cd37a8/atoll/server/api"
 )
 
 func TestWeb(t *testing.T) {
@@ -28,16 +24,6 @@ func TestWeb(t *testing.T) {
 		if got := policy.Admits(r); got != want {
 			t.Errorf("%s: admitted %v, want %v", origin, got, want)
 		}
-	}
-	if o := cfg.LinkOptions(); o.PublicURL != "https://Atoll.example.com" || o.Domain != "ports.example.com" || o.TTL != time.Hour {
-		t.Errorf("LinkOptions = %+v", o)
-	}
-	cfg, err = load(t, "", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o := cfg.LinkOptions(); o.PublicURL != "" || o.Domain != "" || o.TTL != api.DefaultLinkTTL {
-		t.Errorf("LinkOptions = %+v by default", o)
 	}
 }
 
@@ -64,25 +50,5 @@ func TestWebErrors(t *testing.T) {
 		if _, err := load(t, "", []string{tt.env}, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", tt.env, err, tt.want)
 		}
-	}
-}
-
-// All servers of a store have the same secret for links, and no other store has it.
-func TestLinkSecret(t *testing.T) {
-	secret := func(dir string) string {
-		cfg := &Config{StateDir: dir}
-		secret, err := cfg.LinkOptions().Secret(t.Context())
-		if err != nil || len(secret) < 32 {
-			t.Fatalf("Secret = %q, %v", secret, err)
-		}
-		return secret
-	}
-	dir := filepath.Join(t.TempDir(), "state")
-	first := secret(dir)
-	if again := secret(dir); again != first {
-		t.Error("a second server has another secret")
-	}
-	if other := secret(t.TempDir()); other == first {
-		t.Error("another store has the same secret")
 	}
 }

@@ -103,12 +103,6 @@ func (s *Service) isClaimed(ctx context.Context, record *store.AgentSandbox) (bo
 	return c.Turn != nil && c.Turn.Sandbox == record.ID, nil
 }
 
-// Labels of the sandboxes that this package creates.
-const (
-	LabelAccount  = "account"
-	LabelTemplate = "template"
-)
-
 // startOrCreate makes the sandbox run, and saves its record. undo takes that back.
 func (sb *sandbox) startOrCreate(ctx context.Context) (undo func(), err error) {
 	instance, err := sb.findInstance(ctx)
@@ -122,9 +116,9 @@ func (sb *sandbox) startOrCreate(ctx context.Context) (undo func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, ours := status.Spec.Labels[LabelAccount]
+	owner, ours := status.Spec.Labels[agent.LabelAccount]
 	if cmp.Or(owner, auth.DefaultAccount) != sb.conversation.Account { // only the label names the owner
-		return nil, atoll.Errorf("send", sb.record.ID, atoll.ErrNotExist, "this account has no such sandbox: a sandbox that was not created for a conversation needs the label %s=%s", LabelAccount, sb.conversation.Account)
+		return nil, atoll.Errorf("send", sb.record.ID, atoll.ErrNotExist, "this account has no such sandbox: a sandbox that was not created for a conversation needs the label %s=%s", agent.LabelAccount, sb.conversation.Account)
 	}
 	if ours && sb.record.Rev != 0 && !sb.record.Deleted.IsZero() { // its creator died before it was ready
 		return sb.recreateInstance(ctx, instance, sb.record.External == "")
@@ -278,7 +272,7 @@ func (sb *sandbox) instanceSpec(ctx context.Context) (*atoll.Spec, error) {
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{}
 	}
-	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = sb.conversation.Account, sb.template.Name
+	spec.Labels[agent.LabelAccount], spec.Labels[agent.LabelTemplate] = sb.conversation.Account, sb.template.Name
 	spec.ID = sb.record.External
 	if id, err := atoll.NormalizeID(sb.record.ID); spec.ID == "" && err == nil { // a warm sandbox of a pool has its own id
 		ready, err := atoll.Reserve(auth.WithTrustedSpec(ctx), sb.service.provider, spec)

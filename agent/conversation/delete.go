@@ -109,7 +109,7 @@ func (sb *sandbox) isAdopted(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, ours := status.Spec.Labels[LabelTemplate]
+	_, ours := status.Spec.Labels[agent.LabelTemplate]
 	return !ours, nil
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent"
-	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/server/auth"
@@ -36,7 +35,7 @@ func TestProjects(t *testing.T) {
 	if err != nil || len(made) != 1 || made[0].Spec.Project != "web" {
 		t.Fatalf("the sandboxes are %+v, %v, want one in web", made, err)
 	}
-	theirs, err := inner.Create(t.Context(), &atoll.Spec{Project: "theirs", Labels: map[string]string{conversation.LabelAccount: "team"}})
+	theirs, err := inner.Create(t.Context(), &atoll.Spec{Project: "theirs", Labels: map[string]string{agent.LabelAccount: "team"}})
 	if err != nil {
 		t.Fatal(err)
 	}

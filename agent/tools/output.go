@@ -12,11 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// Limits of what one call returns, in bytes of JSON.
-const (
-	DefaultOutput    = 30_000  // of Options.OutputLimit
-	DefaultMaxOutput = 100_000 // of Options.MaxOutput
-)
+// DefaultMaxOutput is the default of Options.MaxOutput, in bytes of JSON.
+const DefaultMaxOutput = 100_000
 
 // An outputInput is part of the input of tools with much output.
 type outputInput struct {

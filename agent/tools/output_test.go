@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/agent/tools/settings"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
@@ -76,7 +77,7 @@ func TestOutputThatWasLeftOut(t *testing.T) {
 			t.Fatalf("it printed %v", r.out)
 		}
 	}
-	if text := fmt.Sprint(r.out["stdout"]); !strings.HasPrefix(text, "1\n2\n") || !strings.HasSuffix(text, "\n20000\n") || len(text) > tools.DefaultOutput+100 || !strings.Contains(fmt.Sprint(r.out["note"]), "left out: stdout_offset") {
+	if text := fmt.Sprint(r.out["stdout"]); !strings.HasPrefix(text, "1\n2\n") || !strings.HasSuffix(text, "\n20000\n") || len(text) > settings.DefaultOutput+100 || !strings.Contains(fmt.Sprint(r.out["note"]), "left out: stdout_offset") {
 		t.Errorf("a first look is %v", r.out)
 	}
 	b.call("sandbox_process_read", m{"process_id": id, "stdout_offset": all.Len()}).wantFields("stdout", "", "truncated", nil, "note", nil)
@@ -91,7 +92,7 @@ func TestPartsOfFilesAndLists(t *testing.T) {
 		for offset := any(0); offset != nil; {
 			r := b.call("sandbox_fs_read", m{"path": name, "offset": offset}).wantFields("size_bytes", size)
 			content := fmt.Sprint(r.out["content"])
-			if len(content) > tools.DefaultOutput {
+			if len(content) > settings.DefaultOutput {
 				t.Errorf("a part of %s has %d bytes", name, len(content))
 			}
 			if r.out["encoding"] == "base64" {

@@ -26,6 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/jobs"
+	"github.com/seed46cd37a8/atoll/agent/tools/settings"
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
@@ -76,11 +77,11 @@ type Options struct {
 	// Relative paths start there.
 	Roots []string
 	// Blocked are files and directories that the file tools never touch, including
-	// everything below; nil means DefaultBlocked. None may be below a root.
+	// everything below; nil means settings.DefaultBlocked. None may be below a root.
 	Blocked []string
 
 	// OutputLimit is the number of bytes of output, of a file or of a list that one call
-	// returns if it sets no limit; 0 means DefaultOutput, or MaxOutput if that is less.
+	// returns if it sets no limit; 0 means settings.DefaultOutput, or MaxOutput if that is less.
 	OutputLimit int
 	// MaxOutput is the largest limit that a call can set; 0 means DefaultMaxOutput, or
 	// OutputLimit if that is more.
@@ -93,9 +94,6 @@ type Options struct {
 	// Log receives errors that cannot be returned; nil discards them.
 	Log *slog.Logger
 }
-
-// DefaultBlocked returns the paths that the file tools don't touch by default.
-func DefaultBlocked() []string { return []string{"/etc/passwd", "/etc/shadow", "/root"} }
 
 // A Caller identifies the agent that calls a tool.
 type Caller struct {
@@ -138,11 +136,11 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 	if opts.MaxOutput == 0 {
 		opts.MaxOutput = max(DefaultMaxOutput, opts.OutputLimit)
 	}
-	if opts.OutputLimit = min(cmp.Or(opts.OutputLimit, DefaultOutput), opts.MaxOutput); opts.OutputLimit < 0 {
+	if opts.OutputLimit = min(cmp.Or(opts.OutputLimit, settings.DefaultOutput), opts.MaxOutput); opts.OutputLimit < 0 {
 		return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "output limit %d: must be positive", opts.OutputLimit)
 	}
 	if opts.Blocked == nil {
-		opts.Blocked = DefaultBlocked()
+		opts.Blocked = settings.DefaultBlocked()
 	}
 	for _, b := range opts.Blocked {
 		if !path.IsAbs(b) {

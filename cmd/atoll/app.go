@@ -20,7 +20,6 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/internal/printable"
-	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 // An app is one run of the program.
@@ -38,8 +37,7 @@ type app struct {
 	parsed     bool  // the command line has no mistake that the parser of flags and arguments finds
 	unknownErr error // error for an unknown command, found while its help was requested
 
-	traces   *trace.Traces // nil if the command has no span
-	endTrace func(error)
+	span span
 }
 
 // loadConfig loads the configuration at the first call.
@@ -47,16 +45,26 @@ func (a *app) loadConfig() (*config.Config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
 	}
-	cfg, err := config.Load(config.Source{File: a.configFile, Env: a.env, Flags: a.flags})
+	cfg, err := a.readConfig()
 	if err != nil {
 		return nil, err
 	}
+	a.useConfig(cfg)
+	return cfg, nil
+}
+
+// readConfig reads the configuration.
+func (a *app) readConfig() (*config.Config, error) {
+	return config.Load(config.Source{File: a.configFile, Env: a.env, Flags: a.flags})
+}
+
+// useConfig sets the result of loadConfig, and prints the warnings of cfg.
+func (a *app) useConfig(cfg *config.Config) {
 	a.cfg = cfg
 	log := a.newNoteLogger(cfg)
 	for _, text := range cfg.Warnings() {
 		log.Warn(text)
 	}
-	return cfg, nil
 }
 
 // namedProject returns the project that the user has set, or "" if none is set. It is for commands that otherwise

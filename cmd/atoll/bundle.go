@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
@@ -28,7 +31,11 @@ func (a *app) withBundles(f func(*bundle.Store) error) error {
 	if cfg.URL != "" {
 		return usageErrorf("bundles belong to the machine on which the virtual machines run: run this command there, without --url")
 	}
-	store, err := cfg.Bundles(a.newNoteLogger(cfg))
+	b, err := stack.NewBuilder(cfg)
+	if err != nil {
+		return err
+	}
+	store, err := b.Bundles(a.newNoteLogger(cfg))
 	if err != nil {
 		return err
 	}

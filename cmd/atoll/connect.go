@@ -14,8 +14,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/layer/trace"
-	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
@@ -99,7 +97,7 @@ func (a *app) dialServer(ctx context.Context, cfg *config.Config, url string) (*
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(ctx, client.Options{URL: url, Token: token, Patience: retryTimeout, Inject: trace.Inject})
+	client, err := newClient(ctx, client.Options{URL: url, Token: token, Patience: retryTimeout, Inject: injectTrace})
 	if err != nil {
 		return nil, connectError(cfg, url, err)
 	}
@@ -168,7 +166,7 @@ func runningServer(ctx context.Context, cfg *config.Config) (*client.Client, err
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
-	client, err := newClient(ctx, client.Options{URL: "unix://" + socket, Inject: trace.Inject})
+	client, err := newClient(ctx, client.Options{URL: "unix://" + socket, Inject: injectTrace})
 	switch {
 	case err == nil:
 		return client, nil
@@ -179,57 +177,6 @@ func runningServer(ctx context.Context, cfg *config.Config) (*client.Client, err
 			"the server's socket %s belongs to another user: run as that user, or set state_dir or url", socket)
 	}
 	return nil, err
-}
-
-// serveSelf opens the stack and serves it to a client in this process.
-func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	opts := config.Options{Log: a.newNoteLogger(cfg), Traces: a.traces, Server: a.longRunning}
-	if cfg.IsSet("log.level") {
-		opts.Calls = opts.Log // otherwise the command reports errors, and nobody has asked for more
-	}
-	stack, err := config.Open(cfg, opts)
-	if err != nil {
-		return nil, stateDirError(cfg, err)
-	}
-	audit, err := cfg.OpenAudit(ctx, config.Options{Log: opts.Log})
-	if err != nil {
-		return nil, errors.Join(err, stack.Close())
-	}
-	keys, err := cfg.Keys(opts.Log, audit)
-	if err != nil {
-		return nil, errors.Join(err, audit.Close(), stack.Close())
-	}
-	handler, err := api.NewHandler(stack, api.Options{Extract: trace.Extract, Keys: keys, Audit: audit})
-	if err != nil {
-		return nil, errors.Join(err, keys.Close(), audit.Close(), stack.Close())
-	}
-	pipe := api.NewPipe()
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() { served <- api.Serve(serving, handler, pipe) }()
-	end := func() error {
-		stop()
-		return errors.Join(<-served, keys.Close(), audit.Close(), stack.Close())
-	}
-	info := stack.Info()
-	maker, _, err := findMember(ctx, stack, cmp.Or(cfg.ProviderOf(cfg.Project), info.Name))
-	if err != nil {
-		return nil, errors.Join(err, end())
-	}
-	client, err := client.New(ctx, client.Options{Dial: pipe.Dial, Info: &info, Inject: trace.Inject})
-	if err != nil {
-		return nil, errors.Join(err, end())
-	}
-	lives := maker.Caps.Survives || maker.Problem != "" // Create reports the problem
-	return &connection{Provider: client, client: client, survives: lives, close: end}, nil
-}
-
-// stateDirError returns an error about the state directory if it is unusable, and err otherwise.
-func stateDirError(cfg *config.Config, err error) error {
-	if probe := probeDir(cfg.StateDir); !probe.OK {
-		return atoll.Errorf("", "", atoll.KindOf(err), "state_dir %s cannot be used: %s: %s", cfg.StateDir, probe.Reason, probe.Fix)
-	}
-	return err
 }
 
 // requireSurvival returns an error if sandboxes end with this process.
@@ -258,6 +205,13 @@ func (c *connection) findSandbox(ctx context.Context, ref string) (atoll.Sandbox
 }
 
 func (c *connection) resolveReference(ctx context.Context, ref string) (atoll.Sandbox, error) {
+	if _, err := atoll.NormalizeID(ref); err != nil && atoll.ValidName(ref) && !isPrefix(strings.ToLower(ref)) { // a name: one request, not two
+		id, err := c.client.Resolve(ctx, c.project, ref)
+		if err != nil {
+			return nil, err
+		}
+		return c.client.Sandbox(id), nil
+	}
 	sb, err := atoll.Resolve(atoll.WithDefaultProject(ctx, c.project), c.Provider, "", ref)
 	prefix := strings.ToLower(ref)
 	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !isPrefix(prefix) {

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -15,7 +17,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/provider/plugin"
+	"github.com/seed46cd37a8/atoll/config/stack"
+	"github.com/seed46cd37a8/atoll/internal/program"
 )
 
 // A diagnosis has the findings of doctor.
@@ -151,28 +154,29 @@ func (a *app) runApt(ctx context.Context, args ...string) error {
 
 // runDiagnosis tests everything.
 func (a *app) runDiagnosis(ctx context.Context) (*diagnosis, error) {
-	cfg, err := a.loadConfig()
+	b, err := a.loadBuilder()
 	if err != nil {
 		return nil, err
 	}
+	cfg := b.Config
 	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir), URL: cfg.URL}
-	d.Store = config.ProbeStore(ctx, cfg)
+	d.Store = stack.ProbeStore(ctx, b)
 	if d.Server, err = a.describeServer(ctx, cfg); err != nil {
 		d.Server = causeOf(err).Error()
 	}
 	d.urlOK = err == nil
 	if cfg.URL == "" {
-		choice := cfg.Choose(ctx)
+		choice := b.Choose(ctx)
 		d.Provider, d.Why = choice.Provider, whyThat(choice, cfg.Origin("provider"))
 	}
 	for _, e := range append(config.Providers(), cfg.OtherProviders()...) {
-		d.Providers = append(d.Providers, a.diagnoseProvider(ctx, cfg, e, d.Provider))
+		d.Providers = append(d.Providers, diagnoseProvider(ctx, b, e, d.Provider))
 	}
-	for _, e := range config.Drivers() {
-		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, cfg)})
+	for _, e := range stack.Drivers() {
+		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, b)})
 	}
 	c := &d.Compute
-	c.Backend, c.Used, c.Probe = cfg.ProbeCompute(ctx)
+	c.Backend, c.Used, c.Probe = b.ProbeCompute(ctx)
 	return d, nil
 }
 
@@ -209,7 +213,7 @@ func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 }
 
 // whyThat returns the reason for the default provider. from is the source of the setting.
-func whyThat(choice config.Choice, from string) string {
+func whyThat(choice stack.Choice, from string) string {
 	switch {
 	case choice.Err != nil:
 		return "nothing can replace it"
@@ -222,15 +226,15 @@ func whyThat(choice config.Choice, from string) string {
 }
 
 // diagnoseProvider tests a provider. used is the name of the default one.
-func (a *app) diagnoseProvider(ctx context.Context, cfg *config.Config, e config.Entry, used string) providerDiagnosis {
-	d := providerDiagnosis{Name: e.Name, Default: e.Name == used, Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
+func diagnoseProvider(ctx context.Context, b *stack.Builder, e config.Entry, used string) providerDiagnosis {
+	d := providerDiagnosis{Name: e.Name, Default: e.Name == used, Listed: slices.Contains(b.ProviderNames(), e.Name)}
 	if d.Probe = e.On(runtime.GOOS); !d.OK {
 		return d
 	}
-	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
+	p, err := b.OpenProvider(e, stack.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "correct the setting: atoll config shows all settings and their sources"}
-		if missing, ok := errors.AsType[plugin.MissingError](err); ok {
+		if missing, ok := errors.AsType[program.MissingError](err); ok {
 			d.Probe = atoll.Probe{Reason: missing.Error(), Fix: missing.Fix()}
 		}
 		return d

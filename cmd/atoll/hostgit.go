@@ -304,16 +304,18 @@ var (
 	usualSection = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`(?i)^\[(core|user|init|color|branch|remote|submodule|extensions)( "[^"\\]*")?\]$`)
 	})
-	usualSettings = map[string]*regexp.Regexp{
-		"core":       regexp.MustCompile(`(?i)^(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol) = [\w-]+$`),
-		"user":       regexp.MustCompile(`(?i)^(name|email) = [^"\\#;]*$`),
-		"init":       regexp.MustCompile(`(?i)^defaultbranch = [^"\\#;]*$`),
-		"color":      regexp.MustCompile(`(?i)^ui = \w+$`),
-		"branch":     regexp.MustCompile(`(?i)^(remote|merge|rebase|description|vscode-merge-base|gh-merge-base) = [^"\\#;]*$`),
-		"remote":     regexp.MustCompile(`(?i)^(url|pushurl|fetch|tagopt|prune|gh-resolved) = [^"\\#;]*$`),
-		"submodule":  regexp.MustCompile(`(?i)^(url|active|branch) = [^"\\#;]*$`),
-		"extensions": regexp.MustCompile(`(?i)^(objectformat|refstorage|worktreeconfig|relativeworktrees) = \w+$`),
-	}
+	usualSettings = sync.OnceValue(func() map[string]*regexp.Regexp {
+		return map[string]*regexp.Regexp{
+			"core":       regexp.MustCompile(`(?i)^(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol) = [\w-]+$`),
+			"user":       regexp.MustCompile(`(?i)^(name|email) = [^"\\#;]*$`),
+			"init":       regexp.MustCompile(`(?i)^defaultbranch = [^"\\#;]*$`),
+			"color":      regexp.MustCompile(`(?i)^ui = \w+$`),
+			"branch":     regexp.MustCompile(`(?i)^(remote|merge|rebase|description|vscode-merge-base|gh-merge-base) = [^"\\#;]*$`),
+			"remote":     regexp.MustCompile(`(?i)^(url|pushurl|fetch|tagopt|prune|gh-resolved) = [^"\\#;]*$`),
+			"submodule":  regexp.MustCompile(`(?i)^(url|active|branch) = [^"\\#;]*$`),
+			"extensions": regexp.MustCompile(`(?i)^(objectformat|refstorage|worktreeconfig|relativeworktrees) = \w+$`),
+		}
+	})
 )
 
 // unusualSettings returns the lines of git's settings that may run a program, with their sections.
@@ -329,7 +331,7 @@ func unusualSettings(data []byte) []byte {
 		if strings.HasPrefix(line, "[") {
 			section, header = "", line
 		}
-		if usual := usualSettings[section]; line != "" && (usual == nil || !usual.MatchString(line)) {
+		if usual := usualSettings()[section]; line != "" && (usual == nil || !usual.MatchString(line)) {
 			out = append(out, header+" "+line+"\n"...)
 		}
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // newVerb returns a command that does one thing to each named sandbox.
@@ -138,6 +140,16 @@ func (d dataVolumes) removeOptions(st *atoll.Status) []atoll.RemoveOption {
 func isUnnamed(st *atoll.Status) bool {
 	generated := atoll.IsNewID(st.ID) || pool.IsPoolID(st.ID)
 	return st.Spec.Name == "" && generated && st.Spec.Workspace == (atoll.WorkspaceRef{}) && !hasOwner(st.Spec.Labels)
+}
+
+// hasOwner reports whether a session or a conversation owns a sandbox with these labels.
+func hasOwner(labels map[string]string) bool {
+	for _, label := range []string{session.LabelSession, agent.LabelAccount, agent.LabelTemplate} {
+		if labels[label] != "" {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *app) removeAll(ctx context.Context, c *connection, data dataVolumes) error {

@@ -1,4 +1,7 @@
 // Command atoll creates sandboxes and works with them. It is the command line, the server and its client.
+//
+// With the build tag client it is the client only: it starts five times as fast, and leaves the commands that need more
+// than a server to the program atoll-server, which is this command without the tag.
 package main
 
 import (
@@ -28,14 +31,18 @@ func setHome() {
 // runMain runs the program and returns the exit code, so that deferred calls run before main exits.
 func runMain(args []string) int {
 	setHome()
-	if isPlugin(args) {
-		return servePlugin()
+	if exit, done := runOther(args); done {
+		return exit
 	}
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
 	trustFallbackRoots()
 	root := newRoot(a)
 	root.SetArgs(args)
+	if err := a.leaveCommand(root, args); err != nil {
+		a.reportError(err)
+		return exitCode(err, false)
+	}
 	cmd, err := root.ExecuteContextC(context.Background())
 	err = cmp.Or(adviseUnknown(root, err), a.unknownErr)
 	if err != nil && !a.parsed {

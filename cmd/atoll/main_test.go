@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/jobs/dagger"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/provider/modal"
@@ -68,7 +69,11 @@ func needGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := config.Open(cfg, config.Options{})
+	b, err := stack.NewBuilder(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := b.Open(stack.Options{})
 	if err != nil {
 		t.Skip(err)
 	}

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -117,7 +119,7 @@ func (m *mcpCommand) readFlags() (err error) {
 
 // serveMCP serves on stdin and stdout until the agent hangs up. All messages go to stderr.
 func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
-	cfg, err := a.loadConfig()
+	cfg, err := a.loadBuilder()
 	if err != nil {
 		return err
 	}
@@ -143,13 +145,13 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 		door.ctx, door.cancel = context.WithCancel(ctx)
 		defer door.closeForwards()
 		kit, err := a.newKit(cfg, kitOptions{
-			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.forwardURL, log: a.newNoteLogger(cfg),
+			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.forwardURL, log: a.newNoteLogger(cfg.Config),
 			idleTimeout: m.idleTimeout, maxLifetime: m.maxLifetime, outputLimit: m.outputLimit,
 		})
 		if err != nil {
 			return err
 		}
-		server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, Caller: m.caller, Log: a.newNoteLogger(cfg)})
+		server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, Caller: m.caller, Log: a.newNoteLogger(cfg.Config)})
 		if err != nil {
 			return errors.Join(err, kit.Close())
 		}

@@ -1,13 +1,37 @@
+//go:build !client
+
 package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+
+	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
+
+// runOther runs what is not a command, and reports whether it did: a plugin, or the refusal of a client of another build.
+func runOther(args []string) (exit int, done bool) {
+	if client, ok := os.LookupEnv(clientVersion); ok {
+		_ = os.Unsetenv(clientVersion) // cannot fail
+		if own := buildVersion().firstLine(); client != own {
+			fmt.Fprintf(os.Stderr, "atoll: this program is %s, but atoll-server beside it is %s: install both from one release\n", client, own)
+			return exitFailed, true
+		}
+	}
+	if isPlugin(args) {
+		return servePlugin(), true
+	}
+	return 0, false
+}
+
+// leaveCommand does nothing: this program has all commands.
+func (a *app) leaveCommand(*cobra.Command, []string) error { return nil }
 
 // isPlugin reports whether a program has started this one by package provider/auto, to use its providers. On a
 // terminal the argument is an unknown command.
@@ -22,6 +46,10 @@ func servePlugin() int {
 		if err != nil {
 			return nil, err
 		}
-		return config.Open(cfg, config.Options{Log: r.Log})
+		b, err := stack.NewBuilder(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return b.Open(stack.Options{Log: r.Log})
 	})
 }

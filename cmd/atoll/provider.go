@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -8,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed46cd37a8/atoll/internal/program"
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
@@ -37,11 +40,11 @@ work.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.loadConfig()
+			b, err := a.loadBuilder()
 			if err != nil {
 				return err
 			}
-			known, err := cfg.Suite(args[0])
+			known, err := b.Suite(args[0])
 			if err != nil {
 				return err
 			}
@@ -67,7 +70,7 @@ work.`,
 
 // runSuite runs the program of the suite.
 func (a *app) runSuite(cmd *cobra.Command, s plugin.Suite, flags []string) error {
-	program, err := plugin.Find("provider-test")
+	path, err := program.Find("provider-test")
 	if err != nil {
 		return err
 	}
@@ -75,7 +78,7 @@ func (a *app) runSuite(cmd *cobra.Command, s plugin.Suite, flags []string) error
 	if err != nil {
 		return err
 	}
-	suite := exec.CommandContext(cmd.Context(), program, flags...)
+	suite := exec.CommandContext(cmd.Context(), path, flags...)
 	suite.Stdin, suite.Stdout, suite.Stderr, suite.Env = bytes.NewReader(input), a.stdout, a.stderr, a.env
 	err = suite.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/agent/conversation"
-	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // pruneFlags are the flags of atoll prune and atoll volume prune.
@@ -157,16 +155,6 @@ func (f *pruneFlags) listStopped(ctx context.Context, a *app, c *connection) ([]
 	return slices.DeleteFunc(all, func(st atoll.Status) bool {
 		return hasOwner(st.Spec.Labels) || f.stoppedFor > 0 && (st.Stopped.IsZero() || time.Since(st.Stopped) < time.Duration(f.stoppedFor))
 	}), err
-}
-
-// hasOwner reports whether a session or a conversation owns a sandbox with these labels.
-func hasOwner(labels map[string]string) bool {
-	for _, label := range []string{session.LabelSession, conversation.LabelAccount, conversation.LabelTemplate} {
-		if labels[label] != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // listUnused returns the volumes to remove.

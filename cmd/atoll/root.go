@@ -39,10 +39,10 @@ server for as long as it runs.`,
 		SilenceUsage:       true,
 		DisableSuggestions: true, // unknownCommandError suggests
 		CompletionOptions:  cobra.CompletionOptions{HiddenDefaultCmd: false},
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.parsed = true
 			a.takeSettings(cmd.Flags())
-			a.beginSpan(cmd)
+			return a.beginCommand(cmd)
 		},
 	}
 	flags := root.PersistentFlags()
@@ -74,14 +74,7 @@ server for as long as it runs.`,
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, newRun(a), newMCP(a), newExec(a), newShell(a), newAttach(a), newLogs(a), newPs(a), newKill(a), newCp(a), newPortForward(a), newOpen(a))
-	add(groupLife, newCreate(a), newStart(a), newStop(a), newPause(a), newResume(a), newExtend(a), newRm(a), newLs(a), newInspect(a), newStats(a), newWatch(a), newWait(a), newSecret(a), newReconcile(a))
-	add(groupKeep, newPull(a), newImage(a), newSnapshot(a), newVolume(a), newWorkspace(a), newSession(a), newPool(a), newSync(a), newProject(a), newProvider(a), newKey(a), newAudit(a), newPrune(a))
-	add(groupSystem, newServe(a), newLogin(a), newLogout(a), newContext(a), newDoctor(a), newConfig(a), newSystem(a), newVersion(a), newUpgrade(a))
-	root.AddCommand(newOtherCommands()...)
-	root.SetHelpCommand(newHelp())
-	root.SetHelpCommandGroupID(groupSystem)
-	root.SetCompletionCommandGroupID(groupSystem)
+	addCommands(a, root, add)
 	root.SetFlagErrorFunc(flagError)
 	showUsage(root)
 	completeFlags(a, root)
@@ -126,4 +119,12 @@ func (a *app) takeSettings(flags *pflag.FlagSet) {
 			a.flags[s.key] = f.Value.String()
 		}
 	}
+}
+
+// groupOf returns the group of cmd in the help.
+func groupOf(cmd *cobra.Command) string {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	return cmd.GroupID
 }

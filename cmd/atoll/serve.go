@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -17,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
@@ -107,10 +110,11 @@ supports that, unless --destroy-on-exit is given, which servers that share a sto
 }
 
 func (a *app) runServer(ctx context.Context, destroy bool) error {
-	cfg, err := a.loadConfig()
+	b, err := a.loadBuilder()
 	if err != nil {
 		return err
 	}
+	cfg := b.Config
 	if destroy && cfg.Store.URL != "" {
 		return usageErrorf("--destroy-on-exit: would remove the sandboxes of all servers that share the store (store.url): leave it out, and use atoll rm")
 	}
@@ -129,53 +133,53 @@ func (a *app) runServer(ctx context.Context, destroy bool) error {
 	defer metrics.Close()
 	traces := trace.NewTraces(ctx, trace.TracesOptions{Version: buildVersion().Version, Log: log})
 	defer traces.Close()
-	stackOpts := config.Options{Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true}
-	if stackOpts.Audit, err = cfg.OpenAudit(ctx, stackOpts); err != nil {
+	stackOpts := stack.Options{Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true}
+	if stackOpts.Audit, err = b.OpenAudit(ctx, stackOpts); err != nil {
 		return stateDirError(cfg, err)
 	}
 	audit := stackOpts.Audit
-	stack, err := config.Open(cfg, stackOpts)
+	p, err := b.Open(stackOpts)
 	if err != nil {
 		return errors.Join(stateDirError(cfg, err), audit.Close())
 	}
-	stack = closingAfter{atoll.ProviderLayer{Provider: stack}, audit}
-	door, err := a.openSSH(cfg, stack, log, ls)
+	p = closingAfter{atoll.ProviderLayer{Provider: p}, audit}
+	door, err := a.openSSH(cfg, p, log, ls)
 	if err != nil {
-		return errors.Join(err, stack.Close())
+		return errors.Join(err, p.Close())
 	}
-	keys, err := cfg.Keys(log, audit)
+	keys, err := b.Keys(log, audit)
 	if err != nil {
-		return errors.Join(err, stack.Close())
+		return errors.Join(err, p.Close())
 	}
-	web, err := newBrowserAccess(cfg, keys)
+	web, err := newBrowserAccess(b, keys)
 	if err != nil {
-		return errors.Join(err, keys.Close(), stack.Close())
+		return errors.Join(err, keys.Close(), p.Close())
 	}
-	tools, err := a.openTools(cfg, stack, ls, web, log)
+	tools, err := a.openTools(b, p, ls, web, log)
 	if err != nil {
-		return errors.Join(err, keys.Close(), stack.Close())
+		return errors.Join(err, keys.Close(), p.Close())
 	}
-	talks, endTalks, err := cfg.Conversations(ctx, stack, config.Options{Log: log, Metrics: metrics})
+	talks, endTalks, err := b.Conversations(ctx, p, stack.Options{Log: log, Metrics: metrics})
 	if err != nil {
 		if ctx.Err() != nil { // the server should end before it has started, which is no error
 			err = nil
 		}
-		return errors.Join(err, tools.closeTools(), keys.Close(), stack.Close())
+		return errors.Join(err, tools.closeTools(), keys.Close(), p.Close())
 	}
-	settled := a.keepReconciled(ctx, stack, cfg, log)
+	settled := a.keepReconciled(ctx, p, cfg, log)
 	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 		Origins: web.origins, Links: web.links,
 	}
-	opts.Ready = func(ctx context.Context) error { return config.Ready(ctx, cfg, stack) }
+	opts.Ready = func(ctx context.Context) error { return stack.Ready(ctx, b, p) }
 	tools.addToAPI(&opts)
 	opts.Conversations, opts.Keys, opts.Audit, opts.Denied = talks, keys, audit, audit.Refused
-	err = errors.Join(a.serveOn(ctx, stack, ls, door, keys.Verify, opts), endTalks(), tools.closeTools(), keys.Close())
+	err = errors.Join(a.serveOn(ctx, p, ls, door, keys.Verify, opts), endTalks(), tools.closeTools(), keys.Close())
 	settled()
 	if destroy {
-		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
+		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), p))
 	}
-	return errors.Join(err, stack.Close())
+	return errors.Join(err, p.Close())
 }
 
 // A browserAccess has what browsers may do at a server.
@@ -185,9 +189,9 @@ type browserAccess struct {
 }
 
 // newBrowserAccess returns what the configuration says about browsers.
-func newBrowserAccess(cfg *config.Config, keys *authz.Ring) (browserAccess, error) {
-	origins, err := cfg.OriginPolicy()
-	links := cfg.LinkOptions()
+func newBrowserAccess(b *stack.Builder, keys *authz.Ring) (browserAccess, error) {
+	origins, err := b.OriginPolicy()
+	links := b.LinkOptions()
 	links.KeyAccount = keys.Account
 	return browserAccess{origins, api.NewPortLinks(links)}, err
 }
@@ -349,11 +353,11 @@ func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) 
 }
 
 // openSSH returns the SSH server, or nil if none is configured.
-func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger, ls *listeners) (*sshd.Server, error) {
+func (a *app) openSSH(cfg *config.Config, p atoll.Provider, log *slog.Logger, ls *listeners) (*sshd.Server, error) {
 	if ls.ssh == nil {
 		return nil, nil
 	}
-	return sshd.New(stack, sshd.Options{
+	return sshd.New(p, sshd.Options{
 		AuthorizedKeys: cfg.SSH.AuthorizedKeys, HostKey: cfg.SSHHostKey(), Project: cfg.Project,
 		MaxUpload: max(int64(cfg.MaxUpload), 0), Log: log,
 	})

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -8,6 +10,21 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
+// A span is the trace of a command.
+type span struct {
+	traces *trace.Traces // nil if the command has no span
+	end    func(error)
+}
+
+// injectTrace adds the trace of ctx to the headers of a request.
+var injectTrace = trace.Inject
+
+// beginCommand starts the command.
+func (a *app) beginCommand(cmd *cobra.Command) error {
+	a.beginSpan(cmd)
+	return nil
+}
+
 // beginSpan starts a trace of all calls of the command.
 func (a *app) beginSpan(cmd *cobra.Command) {
 	if groupOf(cmd) == groupSystem {
@@ -17,29 +34,21 @@ func (a *app) beginSpan(cmd *cobra.Command) {
 	if cfg, err := a.loadConfig(); err == nil && cfg.IsSet("log.level") {
 		opts.Log = a.newLogger(cfg, defaultLogLevel) // the command itself reports errors of the configuration
 	}
-	a.traces = trace.NewTraces(cmd.Context(), opts)
-	ctx, end := a.traces.Command(cmd.Context(), cmd.CommandPath(), a.env)
+	a.span.traces = trace.NewTraces(cmd.Context(), opts)
+	ctx, end := a.span.traces.Command(cmd.Context(), cmd.CommandPath(), a.env)
 	cmd.SetContext(ctx)
-	a.endTrace = end
+	a.span.end = end
 }
 
 // endSpan ends the trace and sends it.
 func (a *app) endSpan(err error) {
-	if a.endTrace == nil {
+	if a.span.end == nil {
 		return
 	}
 	var code exitError
 	if errors.As(err, &code) {
 		err = nil // the exit code of the command in the sandbox is no error of this program
 	}
-	a.endTrace(err)
-	_ = a.traces.Close() // errors are logged if wanted
-}
-
-// groupOf returns the group of cmd in the help.
-func groupOf(cmd *cobra.Command) string {
-	for cmd.HasParent() && cmd.Parent().HasParent() {
-		cmd = cmd.Parent()
-	}
-	return cmd.GroupID
+	a.span.end(err)
+	_ = a.span.traces.Close() // errors are logged if wanted
 }

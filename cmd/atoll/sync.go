@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -53,14 +55,14 @@ type syncSource struct {
 
 // withVersions calls f with the place of versions, and the directory if there is one.
 func (a *app) withVersions(cmd *cobra.Command, from syncSource, f func(ctx context.Context, s *syncTarget) error) error {
-	cfg, err := a.loadConfig()
+	b, err := a.loadBuilder()
 	if err != nil {
 		return err
 	}
 	ctx, stop := interruptContext(cmd.Context()) // so that a lock is released
 	defer stop()
 	dir, s := from.dir, &syncTarget{setID: from.setID}
-	remote, end, err := cfg.OpenStore(ctx, from.store, a.newNoteLogger(cfg))
+	remote, end, err := b.OpenStore(ctx, from.store, a.newNoteLogger(b.Config))
 	if err != nil {
 		return err
 	}

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -14,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/tools"
-	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/server/api"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
@@ -48,7 +50,7 @@ type kitOptions struct {
 }
 
 // newKit returns the tools of agents.
-func (a *app) newKit(cfg *config.Config, b kitOptions) (*tools.Kit, error) {
+func (a *app) newKit(cfg *stack.Builder, b kitOptions) (*tools.Kit, error) {
 	opts, err := cfg.ToolOptions(b.maker)
 	if err != nil {
 		return nil, err
@@ -76,12 +78,12 @@ type serverTools struct {
 }
 
 // openTools returns the tools, or nil if they are disabled.
-func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners, web browserAccess, log *slog.Logger) (*serverTools, error) {
+func (a *app) openTools(cfg *stack.Builder, p atoll.Provider, ls *listeners, web browserAccess, log *slog.Logger) (*serverTools, error) {
 	if !cfg.Tools.Enabled {
 		return nil, nil
 	}
-	maker := cmp.Or(cfg.ProviderOf(cfg.Project), stack.Info().Name)
-	kit, err := a.newKit(cfg, kitOptions{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL(web.links), log: log})
+	maker := cmp.Or(cfg.ProviderOf(cfg.Project), p.Info().Name)
+	kit, err := a.newKit(cfg, kitOptions{provider: p, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL(web.links), log: log})
 	if err != nil {
 		return nil, err
 	}

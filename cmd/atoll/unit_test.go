@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
@@ -611,14 +611,14 @@ func TestHostileText(t *testing.T) {
 // Doctor prints the reason for the default provider.
 func TestWhyThat(t *testing.T) {
 	for _, tt := range []struct {
-		choice config.Choice
+		choice stack.Choice
 		from   string
 		want   string
 	}{
-		{config.Choice{Provider: "gvisor"}, "default", "preferred on " + runtime.GOOS},
-		{config.Choice{Provider: "mock"}, "ATOLL_PROVIDER", "set by ATOLL_PROVIDER"},
-		{config.Choice{Provider: "docker", Reason: "gvisor does not work here"}, "default", "gvisor does not work here"},
-		{config.Choice{Provider: "gvisor", Err: errors.New("nothing works")}, "default", "nothing can replace it"},
+		{stack.Choice{Provider: "gvisor"}, "default", "preferred on " + runtime.GOOS},
+		{stack.Choice{Provider: "mock"}, "ATOLL_PROVIDER", "set by ATOLL_PROVIDER"},
+		{stack.Choice{Provider: "docker", Reason: "gvisor does not work here"}, "default", "gvisor does not work here"},
+		{stack.Choice{Provider: "gvisor", Err: errors.New("nothing works")}, "default", "nothing can replace it"},
 	} {
 		if got := whyThat(tt.choice, tt.from); got != tt.want {
 			t.Errorf("%+v from %s: %q, want %q", tt.choice, tt.from, got, tt.want)

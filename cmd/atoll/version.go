@@ -13,6 +13,12 @@ import (
 // release is the version of a release. The linker sets it: -X main.release=v1.2.3.
 var release string
 
+// gvisorVersion is the version of gVisor in programs that do not link it. The linker sets it: -X main.gvisorVersion=v0.1.2.
+var gvisorVersion string
+
+// clientVersion is the environment variable with the version of the client that has started this program.
+const clientVersion = "ATOLL_CLIENT_VERSION"
+
 // A version describes the build of this binary.
 type version struct {
 	Version  string `json:"version"`          // of the release, or of the module; "devel" if neither is known
@@ -50,7 +56,7 @@ func buildVersion() version {
 	if ok {
 		v.readBuild(info)
 	}
-	v.Version = cmp.Or(release, v.Version)
+	v.Version, v.GVisor = cmp.Or(release, v.Version), cmp.Or(v.GVisor, gvisorVersion)
 	return v
 }
 

@@ -30,7 +30,7 @@ const source = "https://github.com/seed46cd37a8/atoll"
 // imageOf makes the image for one platform from its programs, and returns its annotations.
 // The guest has a layer of its own, which stays the same if only the server has changed.
 func imageOf(programs map[string]string, platform *v1.Platform, version string) (v1.Image, map[string]string, error) {
-	about, made, err := programOrigin(programs["atoll"], version)
+	about, made, err := programOrigin(programs["atoll-server"], version)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,14 +49,17 @@ func imageOf(programs map[string]string, platform *v1.Platform, version string) 
 		{Name: "tmp/", Mode: 0o1777}, {Name: "var/", Mode: 0o755}, {Name: "var/lib/", Mode: 0o755}, {Name: stateDir[1:] + "/", Mode: 0o700, Uid: user, Gid: user},
 	}
 	for _, files := range []struct {
-		program string
-		dirs    []*tar.Header
-	}{{"atoll-guest", dirs}, {"atoll-dagger", nil}, {"atoll-modal", nil}, {"atoll-kubernetes", nil}, {"atoll", nil}} {
-		layer, err := layerOf(programs[files.program], files.program, files.dirs)
+		program, name string
+		dirs          []*tar.Header
+	}{
+		{"atoll-guest", "atoll-guest", dirs}, {"atoll-dagger", "atoll-dagger", nil}, {"atoll-modal", "atoll-modal", nil},
+		{"atoll-kubernetes", "atoll-kubernetes", nil}, {"atoll-server", "atoll", nil}, // it needs no client
+	} {
+		layer, err := layerOf(programs[files.program], files.name, files.dirs)
 		if err != nil {
 			return nil, nil, err
 		}
-		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: made}, CreatedBy: files.program}}); err != nil {
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: made}, CreatedBy: files.name}}); err != nil {
 			return nil, nil, err
 		}
 	}

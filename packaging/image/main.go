@@ -95,7 +95,7 @@ func buildIndex(ctx context.Context, version string, platforms []string) (v1.Ima
 			return nil, fmt.Errorf("platform %q: write it like linux/amd64; only linux has sandboxes in pods", text)
 		}
 		to := filepath.Join(dir, platform.Architecture)
-		made, err := programs.Build(ctx, to, programs.Platform{OS: platform.OS, Arch: platform.Architecture}, version, "atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger")
+		made, err := programs.Build(ctx, to, programs.Platform{OS: platform.OS, Arch: platform.Architecture}, version, "atoll-server", "atoll-kubernetes", "atoll-modal", "atoll-dagger")
 		if err != nil {
 			return nil, err
 		}

@@ -121,10 +121,19 @@ func (r *release) archiveName(b build) string {
 // programFiles returns the programs of b as files of a directory.
 func (b build) programFiles(dir string) []file {
 	var all []file
-	for _, name := range names {
+	for _, name := range programNames(b.Platform) {
 		all = append(all, file{name: path.Join(dir, b.FileName(name)), path: b.paths[name], executable: true})
 	}
 	return all
+}
+
+// mainFiles returns the programs of b that every user needs, as files of a directory.
+func (b build) mainFiles(dir string) []file {
+	all := b.programFiles(dir)
+	if b.HasClient() {
+		return all[:2]
+	}
+	return all[:1]
 }
 
 // createFile writes a file of the release.

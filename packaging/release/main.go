@@ -62,8 +62,13 @@ type build struct {
 	paths map[string]string // of each program
 }
 
-// names are the programs of a release, in the order of its files.
-var names = []string{"atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger"}
+// programNames returns the programs of a release for a platform, in the order of its files.
+func programNames(p programs.Platform) []string {
+	if !p.HasClient() {
+		return []string{"atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger"}
+	}
+	return []string{"atoll", "atoll-server", "atoll-kubernetes", "atoll-modal", "atoll-dagger"}
+}
 
 // forge is the URL of the source code. Its releases have the files.
 const forge = "https://github.com/seed46cd37a8/atoll"
@@ -160,7 +165,7 @@ func gitOutput(ctx context.Context, args ...string) (string, error) {
 func (r *release) buildPrograms(ctx context.Context, platforms []programs.Platform) error {
 	for _, p := range platforms {
 		dir := filepath.Join(r.work, p.OS+"-"+p.Arch)
-		paths, err := programs.Build(ctx, dir, p, "v"+r.version, names...)
+		paths, err := programs.Build(ctx, dir, p, "v"+r.version, programNames(p)...)
 		if err != nil {
 			return err
 		}

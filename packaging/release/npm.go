@@ -58,8 +58,7 @@ func (r *release) writeNPM(context.Context) error {
 		p := r.newNPMPackage(fmt.Sprintf("@%s/%s-%s", npmMain, system, arch))
 		p.OS, p.CPU = []string{system}, []string{arch}
 		main.OptionalDependencies[p.Name] = r.version
-		program := file{name: "bin/" + b.FileName("atoll"), path: b.paths["atoll"], executable: true}
-		if err := r.writeNPMPackage(fmt.Sprintf("%s-%s-%s", npmMain, system, arch), p, program); err != nil {
+		if err := r.writeNPMPackage(fmt.Sprintf("%s-%s-%s", npmMain, system, arch), p, b.mainFiles("bin")...); err != nil {
 			return err
 		}
 	}

@@ -52,7 +52,7 @@ func newFakeRelease(t *testing.T) *release {
 	r := newRelease(t)
 	for _, p := range allPlatforms {
 		b := build{p, map[string]string{}}
-		for _, name := range names {
+		for _, name := range programNames(p) {
 			b.paths[name] = filepath.Join(r.work, p.OS+p.Arch+name)
 			if err := os.WriteFile(b.paths[name], []byte(name+" for "+p.String()), 0o644); err != nil {
 				t.Fatal(err)
@@ -396,7 +396,7 @@ func checkScript(t *testing.T, r *release) {
 		if out, err := install(dir, shell); err != nil || !strings.Contains(out, "atoll v1.2.3") || !strings.Contains(out, dir+" is not in PATH") {
 			t.Errorf("%s: %v\n%s", shell, err, out)
 		}
-		if got := listDir(t, dir); !slices.Equal(got, slices.Sorted(slices.Values(names))) {
+		if got := listDir(t, dir); !slices.Equal(got, slices.Sorted(slices.Values(programNames(programs.Platform{OS: "linux"})))) {
 			t.Errorf("%s installed %s", shell, got)
 		}
 		if shell[0] == "sh" {
@@ -470,7 +470,7 @@ func checkImage(t *testing.T, r *release) {
 
 // checkMaterials checks that the bill names modules of each program, with their versions.
 func checkMaterials(t *testing.T, r *release) {
-	for name, module := range map[string]string{"atoll": "github.com/spf13/cobra", "atoll-engine": "gvisor.dev/gvisor", "atoll-guest": "golang.org/x/sys", "atoll-kubernetes": "github.com/coder/websocket", "atoll-modal": "google.golang.org/grpc", "atoll-dagger": "dagger.io/dagger"} {
+	for name, module := range map[string]string{"atoll": "github.com/spf13/cobra", "atoll-server": "github.com/aws/smithy-go", "atoll-engine": "gvisor.dev/gvisor", "atoll-guest": "golang.org/x/sys", "atoll-kubernetes": "github.com/coder/websocket", "atoll-modal": "google.golang.org/grpc", "atoll-dagger": "dagger.io/dagger"} {
 		text := tarContent(t, filepath.Join(r.dir, "atoll_1.2.3_sbom.tar.gz"), fmt.Sprintf("%s_1.2.3_linux_%s.cdx.json", name, runtime.GOARCH))
 		var bill struct {
 			BOMFormat  string

@@ -52,11 +52,7 @@ func (r *release) writeWheel(b build) error {
 	metadata := fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\nSummary: %s\nHome-page: %s\nLicense: Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n%s",
 		strings.ReplaceAll(wheelName, "_", "-"), version, about, forge, readme)
 	info := base + ".dist-info/"
-	files := []file{
-		{name: base + ".data/scripts/" + b.FileName("atoll"), path: b.paths["atoll"], executable: true},
-		{name: info + "METADATA", data: []byte(metadata)},
-		{name: info + "WHEEL", data: wheel.Bytes()},
-	}
+	files := append(b.mainFiles(base+".data/scripts"), file{name: info + "METADATA", data: []byte(metadata)}, file{name: info + "WHEEL", data: wheel.Bytes()})
 	var record bytes.Buffer
 	for _, f := range files {
 		data, err := f.readContent()

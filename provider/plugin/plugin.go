@@ -16,10 +16,6 @@ package plugin
 
 import (
 	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -50,51 +46,4 @@ type Reply struct {
 	Place    string          `json:"place,omitempty"`   // names where the sandboxes are, if that is not this machine
 	Backend  bool            `json:"backend,omitempty"` // the program serves the routes of a backend only; Atoll does the rest
 	Error    json.RawMessage `json:"error,omitempty"`   // as in answers of the HTTP API: {"kind": "invalid", "message": "..."}
-}
-
-// programName returns the file name of a plugin's program.
-func programName(name string) string {
-	if runtime.GOOS == "windows" {
-		return "atoll-" + name + ".exe"
-	}
-	return "atoll-" + name
-}
-
-// Find returns the path of the program of a plugin: the file atoll-NAME beside this program's
-// own, or the one in PATH. Kinds: ErrUnavailable (there is none).
-func Find(name string) (string, error) {
-	file := programName(name)
-	if exe, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(exe); err == nil {
-			exe = real
-		}
-		if path := filepath.Join(filepath.Dir(exe), file); isProgram(path) {
-			return path, nil
-		}
-	}
-	path, err := exec.LookPath(file)
-	if err != nil {
-		missing := MissingError{name}
-		return "", atoll.Errorf("open", name, atoll.ErrUnavailable, "%w: %s", missing, missing.Fix())
-	}
-	return filepath.Abs(path)
-}
-
-// A MissingError says that there is no program of a plugin.
-type MissingError struct{ Name string }
-
-// Error implements error.
-func (e MissingError) Error() string {
-	return "the program " + programName(e.Name) + " is neither beside atoll nor in PATH"
-}
-
-// Fix says how to get the program.
-func (e MissingError) Fix() string {
-	return "put " + programName(e.Name) + " there: make build and make install do, for those that belong to atoll"
-}
-
-// isProgram reports whether path is a file that can be executed.
-func isProgram(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular() && (info.Mode()&0o111 != 0 || runtime.GOOS == "windows")
 }

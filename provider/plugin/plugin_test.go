@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/program"
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/local"
@@ -217,7 +218,7 @@ func leaveAbruptly(t *testing.T, opts Options) {
 // A program whose log nobody reads any longer, because Atoll was killed, removes its socket.
 func TestNobodyReadsTheLog(t *testing.T) {
 	opts := options(t, "local", settings{Dir: t.TempDir()})
-	path, err := Find(opts.Name)
+	path, err := program.Find(opts.Name)
 	if err != nil {
 		t.Fatal(err)
 	}

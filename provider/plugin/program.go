@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/program"
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
@@ -36,7 +37,7 @@ const (
 // Options say which program to run, and with which settings.
 type Options struct {
 	Name      string // of the plugin
-	Path      string // of its program; empty means Find(Name)
+	Path      string // of its program; empty means program.Find(Name)
 	StateDir  string
 	Settings  json.RawMessage
 	Probing   bool
@@ -91,7 +92,7 @@ func (p *Program) ensureRunning(ctx context.Context) (*run, error) {
 		return p.run, nil
 	}
 	if p.run != nil {
-		p.opts.Log.Warn("the program has ended, start it again", "program", programName(p.opts.Name), "exit", p.run.describeExit())
+		p.opts.Log.Warn("the program has ended, start it again", "program", "atoll-"+p.opts.Name, "exit", p.run.describeExit())
 		p.run.removeSocket()
 		p.run = nil
 	}
@@ -135,7 +136,7 @@ func startProgram(ctx context.Context, opts Options) (*run, error) {
 	path := opts.Path
 	if path == "" {
 		var err error
-		if path, err = Find(opts.Name); err != nil {
+		if path, err = program.Find(opts.Name); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/agent/tools/settings"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
@@ -86,7 +87,7 @@ func (w *wire) call(tool string, input m) answer {
 
 // mostBytes is the limit of a message by default: the output as text and structured,
 // each with its escapes, and what is around it.
-const mostBytes = 7*tools.DefaultOutput + 2000
+const mostBytes = 7*settings.DefaultOutput + 2000
 
 // The largest answer of each tool is one that a model can read, and the message around
 // it is not much larger.
@@ -162,7 +163,7 @@ func TestAnswersAreSmall(t *testing.T) {
 		if tt.in["max_output"] != nil || tt.in["max_bytes"] != nil { // the largest that a call can ask for
 			most = 5*tools.DefaultMaxOutput + 2000
 		}
-		text := tools.DefaultOutput
+		text := settings.DefaultOutput
 		if tt.in["max_output"] != nil || tt.in["max_bytes"] != nil {
 			text = tools.DefaultMaxOutput
 		}

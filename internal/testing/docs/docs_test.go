@@ -26,6 +26,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/config/stack"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/tests3"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
@@ -65,7 +66,11 @@ func printInfo(name string) error {
 	if name == "kubernetes" { // without a cluster: assume a network that enforces policies
 		return json.NewEncoder(os.Stdout).Encode((&kubernetes.Options{Enforced: true}).Info())
 	}
-	p, err := config.Open(&config.Config{StateDir: dir, Provider: name}, config.Options{})
+	b, err := stack.NewBuilder(&config.Config{StateDir: dir, Provider: name})
+	if err != nil {
+		return err
+	}
+	p, err := b.Open(stack.Options{})
 	if err != nil {
 		return err
 	}

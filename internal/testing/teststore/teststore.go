@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
+	"github.com/seed46cd37a8/atoll/storage/store/postgres/settings"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
@@ -34,7 +35,7 @@ var Lease = max(10*time.Second, testenv.Scale(5*time.Second))
 
 // ShortLease is a lease for programs that are killed at once. On a busy machine, a running program may
 // fail to renew so short a lease.
-const ShortLease = postgres.MinLease
+const ShortLease = settings.MinLease
 
 // Open opens the store of a directory: atoll.db in it, or its own schema in the database of
 // OverPostgres. Child processes with this environment open the same store.

@@ -34,6 +34,26 @@ func (p Platform) FileName(program string) string {
 	return program
 }
 
+// HasClient reports whether atoll is only the client on the platform, and atoll-server beside it the whole program. It is
+// not so on Windows, where a program cannot replace itself with another one.
+func (p Platform) HasClient() bool { return p.OS != "windows" }
+
+// sourceOf returns the command that a program is built from, and the build tags.
+func (p Platform) sourceOf(program string) (command, tags string) {
+	const whole = "embedguest,embedengine"
+	switch {
+	case program == "atoll-server":
+		return "atoll", whole
+	case program == "atoll" && p.HasClient():
+		return "atoll", "client"
+	case program == "atoll-engine":
+		return program, "embedfilters"
+	case program == "atoll-guest":
+		return program, ""
+	}
+	return program, whole
+}
+
 // Build builds programs of cmd for a platform into dir, and returns the path of each. They contain, for their architecture,
 // the guest's program and for Linux the engine's; the result has the paths of these, too. version is what the programs say
 // of themselves; "" if this is not a release. The current directory must be in the module. Settings for other builds, such
@@ -74,7 +94,7 @@ func Build(ctx context.Context, dir string, p Platform, version string, programs
 	if err != nil {
 		return nil, err
 	}
-	made, err := runBuild(ctx, dir, p, version, []string{"-tags=embedguest,embedengine", overlay}, programs)
+	made, err := runBuild(ctx, dir, p, version, []string{overlay}, programs)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +121,7 @@ func buildFilters(ctx context.Context, dir, module string) (flags []string, err 
 		return nil, err
 	}
 	overlay, err := writeOverlay(filepath.Join(dir, "filters-overlay.json"), map[string]string{filepath.Join(module, packageDir, "runsc", "filters.json"): file})
-	return []string{"-tags=embedfilters", overlay}, err
+	return []string{overlay}, err
 }
 
 // writeOverlay writes a file for go build, in which files of a tree stand for others, and returns the flag with it.
@@ -122,11 +142,17 @@ func runBuild(ctx context.Context, dir string, p Platform, version string, flags
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	gvisor, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", "gvisor.dev/gvisor").Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the version of gVisor: %w", err)
+	}
+	link := "-ldflags=-s -w -buildid= -X main.release=" + version + " -X main.gvisorVersion=" + strings.TrimSpace(string(gvisor))
 	made := map[string]string{}
 	for _, name := range programs {
 		made[name] = filepath.Join(dir, p.FileName(name))
-		args := []string{"build", "-trimpath", "-ldflags=-s -w -buildid= -X main.release=" + version, "-o", made[name]}
-		cmd := exec.CommandContext(ctx, "go", append(append(args, flags...), module+"/cmd/"+name)...)
+		command, tags := p.sourceOf(name)
+		args := []string{"build", "-trimpath", link, "-tags=" + tags, "-o", made[name]}
+		cmd := exec.CommandContext(ctx, "go", append(append(args, flags...), module+"/cmd/"+command)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=auto", "GOWORK=off", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOAMD64=v1", "GOARM64=v8.0")
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 		if err := cmd.Run(); err != nil {

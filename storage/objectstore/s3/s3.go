@@ -27,6 +27,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/awsclient"
+	"github.com/seed46cd37a8/atoll/internal/endpoint"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
@@ -122,7 +123,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	o := b.client.Options()
 	if o.BaseEndpoint != nil {
 		b.endpoint = *o.BaseEndpoint
-		if err := awsclient.CheckEndpoint(b.endpoint, opts.PlainHTTP); err != nil {
+		if err := endpoint.Check(b.endpoint, opts.PlainHTTP); err != nil {
 			return invalid("%w", err)
 		}
 	}

@@ -27,7 +27,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -36,15 +35,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/awsclient"
 	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/dynamo/settings"
 )
-
-// DefaultPrefix is the default prefix of table names.
-const DefaultPrefix = "atoll-"
 
 // Options describe where the tables are. Missing values come from the places that AWS tools use: the environment,
 // configuration files, and the role of the machine.
 type Options struct {
-	Prefix   string // prefix of table names; default DefaultPrefix
+	Prefix   string // prefix of table names; default settings.DefaultPrefix
 	Endpoint string // "https://host:port" of the service; "" means AWS
 	Region   string // region of the service; default us-east-1 if Endpoint is set
 	// PlainHTTP allows an endpoint on another machine without TLS. Anybody on the network path can then read and
@@ -78,35 +75,13 @@ type Store struct {
 	closed   atomic.Bool
 }
 
-// tablePrefix matches valid prefixes; maxPrefix leaves room for the rest of a table name.
-var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-
-const maxPrefix = 200
-
-// CheckPrefix returns an error if prefix is not valid in table names. Kinds: ErrInvalid.
-func CheckPrefix(prefix string) error {
-	if len(prefix) > maxPrefix || !tablePrefix.MatchString(prefix) {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to %d letters, digits, '-', '_' or '.'", prefix, maxPrefix)
-	}
-	return nil
-}
-
-// CheckEndpoint returns an error if endpoint is not a valid URL of a service. plain is Options.PlainHTTP. Kinds:
-// ErrInvalid.
-func CheckEndpoint(endpoint string, plain bool) error {
-	if err := awsclient.CheckEndpoint(endpoint, plain); err != nil {
-		return atoll.E("", "", atoll.ErrInvalid, err)
-	}
-	return nil
-}
-
 // Open returns a Store, which must be closed. It reads configuration, but sends no request. Kinds: ErrInvalid.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	opts.setDefaults()
 	invalid := func(format string, args ...any) (*Store, error) {
 		return nil, atoll.Errorf("open store", "dynamodb", atoll.ErrInvalid, format, args...)
 	}
-	if err := CheckPrefix(opts.Prefix); err != nil {
+	if err := settings.CheckPrefix(opts.Prefix); err != nil {
 		return invalid("table prefix: %w", err)
 	}
 	cfg, client, err := awsclient.Load(ctx, opts.clientOptions())
@@ -126,7 +101,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	o := s.client.Options()
 	if o.BaseEndpoint != nil {
 		s.endpoint = *o.BaseEndpoint
-		if err := CheckEndpoint(s.endpoint, opts.PlainHTTP); err != nil {
+		if err := settings.CheckEndpoint(s.endpoint, opts.PlainHTTP); err != nil {
 			return invalid("%w", err)
 		}
 	}
@@ -138,7 +113,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 
 // setDefaults replaces zero values by defaults.
 func (o *Options) setDefaults() {
-	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
+	o.Prefix = cmp.Or(o.Prefix, settings.DefaultPrefix)
 	if o.Attempts <= 0 {
 		o.Attempts = 6
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/storage/store/postgres/settings"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
@@ -131,7 +132,7 @@ func TestURL(t *testing.T) {
 		"postgres://a@b/c?search_path=A":            "one schema",
 		"postgres://a:hunter2@b/c?sslmode=whatever": "sslmode",
 	} {
-		err := CheckURL(text)
+		_, err := parseURL(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want an error with %q", text, err, want)
 		}
@@ -163,7 +164,7 @@ func TestURL(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{"postgres://a@b/c": false, "postgres://a:b@c/d": true, "postgres://a@b/c?password=d": true} {
-		if HasPassword(text) != want {
+		if settings.HasPassword(text) != want {
 			t.Errorf("HasPassword(%s) is not %v", text, want)
 		}
 	}

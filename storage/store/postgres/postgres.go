@@ -29,6 +29,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/postgres/settings"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
@@ -42,16 +43,10 @@ type Options struct {
 	// Password returns the password for each connection. nil means that the password is in URL, or where libpq finds
 	// it.
 	Password func() (string, error)
-	// Lease is the time for which a killed program still counts as running; 0 means DefaultLease. A running program
+	// Lease is the time for which a killed program still counts as running; 0 means settings.DefaultLease. A running program
 	// renews its lease three times in that time.
 	Lease time.Duration
 }
-
-// DefaultLease is the default of Options.Lease, and MinLease its minimum.
-const (
-	DefaultLease = 30 * time.Second
-	MinLease     = 2 * time.Second
-)
 
 // DefaultSchema is the schema of the tables if the URL has no search_path.
 const DefaultSchema = "atoll"
@@ -82,22 +77,6 @@ type Server struct {
 	ready bool    // the schema is current
 }
 
-// CheckURL returns an error if text is not the URL of a database. The error has no password.
-func CheckURL(text string) error {
-	_, err := parseURL(text)
-	return err
-}
-
-// HasPassword reports whether a URL has a password.
-func HasPassword(text string) bool {
-	u, err := url.Parse(text)
-	if err != nil {
-		return true // it may have one
-	}
-	_, has := u.User.Password()
-	return has || u.Query().Has("password")
-}
-
 // New returns the server that opts describe. It does not connect: the first call that needs the database reports
 // connection errors. Kinds: ErrInvalid.
 func New(opts Options) (*Server, error) {
@@ -105,7 +84,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, atoll.E("open", "", atoll.ErrInvalid, err)
 	}
-	s := &Server{config: config, schema: DefaultSchema, password: opts.Password, callTimeout: callTimeout, leaseTerm: term(cmp.Or(opts.Lease, DefaultLease)), preparing: make(chan struct{}, 1)}
+	s := &Server{config: config, schema: DefaultSchema, password: opts.Password, callTimeout: callTimeout, leaseTerm: term(cmp.Or(opts.Lease, settings.DefaultLease)), preparing: make(chan struct{}, 1)}
 	s.location = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))) + "/" + config.Database
 	if path := config.RuntimeParams["search_path"]; path != "" {
 		s.schema = path
@@ -131,10 +110,10 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // parseURL parses a URL and adds verified TLS if it has no sslmode.
 func parseURL(text string) (*pgx.ConnConfig, error) {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return nil, errors.New("not a URL of the form postgres://user@host:port/database") // without text, which may have a password
+	if err := settings.CheckURL(text); err != nil {
+		return nil, err
 	}
+	u, _ := url.Parse(text) // CheckURL has parsed it
 	config, err := pgx.ParseConfig(text)
 	if err != nil {
 		return nil, err // has no password

@@ -1,0 +1,123 @@
+//go:build client && unix
+
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/program"
+)
+
+// clientCommands are the commands of the client, with their groups in the help.
+var clientCommands = map[string]struct {
+	group string
+	make  func(*app) *cobra.Command
+}{
+	"run": {groupRun, newRun}, "exec": {groupRun, newExec}, "shell": {groupRun, newShell}, "attach": {groupRun, newAttach},
+	"logs": {groupRun, newLogs}, "ps": {groupRun, newPs}, "kill": {groupRun, newKill}, "cp": {groupRun, newCp},
+	"port-forward": {groupRun, newPortForward}, "open": {groupRun, newOpen},
+
+	"create": {groupLife, newCreate}, "start": {groupLife, newStart}, "stop": {groupLife, newStop}, "pause": {groupLife, newPause},
+	"resume": {groupLife, newResume}, "extend": {groupLife, newExtend}, "rm": {groupLife, newRm}, "ls": {groupLife, newLs},
+	"inspect": {groupLife, newInspect}, "stats": {groupLife, newStats}, "watch": {groupLife, newWatch}, "wait": {groupLife, newWait},
+	"secret": {groupLife, newSecret}, "reconcile": {groupLife, newReconcile},
+
+	"pull": {groupKeep, newPull}, "snapshot": {groupKeep, newSnapshot}, "volume": {groupKeep, newVolume}, "workspace": {groupKeep, newWorkspace},
+	"session": {groupKeep, newSession}, "pool": {groupKeep, newPool}, "project": {groupKeep, newProject}, "key": {groupKeep, newKey},
+	"audit": {groupKeep, newAudit}, "prune": {groupKeep, newPrune},
+
+	"version": {groupSystem, newVersion},
+}
+
+// addCommands adds the commands of the client whose names are among the arguments: to make all takes a quarter of the time
+// of a start.
+func addCommands(a *app, _ *cobra.Command, add func(group string, cmds ...*cobra.Command)) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(os.Args[1:]))) {
+		if c, ok := clientCommands[name]; ok {
+			add(c.group, c.make(a))
+		}
+	}
+}
+
+// completeFlags does nothing: atoll-server completes.
+func completeFlags(*app, *cobra.Command) {}
+
+// runOther does nothing: programs that use the providers of this machine start atoll-server.
+func runOther([]string) (exit int, done bool) { return 0, false }
+
+// A span is empty: a command with a trace runs in atoll-server.
+type span struct{}
+
+// injectTrace is nil: a client has no traces.
+var injectTrace func(context.Context, http.Header)
+
+// endSpan does nothing.
+func (a *app) endSpan(error) {}
+
+// leaveCommand leaves the command to atoll-server, unless it is one of the client's. It returns only if that fails, or
+// if there is nothing to leave.
+func (a *app) leaveCommand(root *cobra.Command, args []string) error {
+	cmd, _, err := root.Find(args)
+	if err == nil && cmd.Runnable() {
+		return nil
+	}
+	return a.execServer()
+}
+
+// acceptTimeout is the time that a server on this machine may take to accept a connection.
+const acceptTimeout = 5 * time.Second
+
+// beginCommand leaves the command to atoll-server if no server runs, or if the command has a trace. It returns only if
+// that fails, or if there is nothing to leave.
+func (a *app) beginCommand(cmd *cobra.Command) error {
+	if groupOf(cmd) == groupSystem {
+		return nil
+	}
+	if slices.ContainsFunc(a.env, isTraceVariable) {
+		return a.execServer()
+	}
+	cfg, err := a.readConfig()
+	if err != nil {
+		return err
+	}
+	if cfg.URL == "" {
+		conn, err := net.DialTimeout("unix", cfg.Socket(), acceptTimeout)
+		if err != nil {
+			return a.execServer()
+		}
+		conn.Close()
+	}
+	a.useConfig(cfg)
+	return nil
+}
+
+// isTraceVariable reports whether a variable of the environment concerns traces.
+func isTraceVariable(kv string) bool {
+	return strings.HasPrefix(kv, "OTEL_") || strings.HasPrefix(kv, "TRACEPARENT=")
+}
+
+// serveSelf leaves the command to atoll-server, which has providers. It returns only if that fails.
+func (a *app) serveSelf(context.Context, *config.Config) (*connection, error) {
+	return nil, a.execServer()
+}
+
+// execServer replaces this program with atoll-server, which runs the same command. It returns only if that fails.
+func (a *app) execServer() error {
+	path, err := program.Find("server")
+	if err != nil {
+		return atoll.Errorf("", "", atoll.ErrUnavailable, "this needs the program atoll-server, which is neither beside atoll nor in PATH: install both, from one release")
+	}
+	err = syscall.Exec(path, os.Args, append(os.Environ(), clientVersion+"="+buildVersion().firstLine()))
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "run %s: %w", path, err)
+}

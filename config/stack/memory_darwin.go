@@ -1,0 +1,14 @@
+package stack
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// machineMemory returns the size of this machine's memory in bytes, or 0 if it is unknown.
+func machineMemory() uint64 {
+	size, err := unix.SysctlUint64("hw.memsize")
+	if err != nil {
+		return 0
+	}
+	return size
+}
