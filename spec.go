@@ -122,10 +122,13 @@ type Spec struct {
 type System struct {
 	Env   []string          `json:"env,omitempty"`   // like Spec.Env; it wins over that
 	Notes map[string]string `json:"notes,omitempty"` // what a layer remembers about the sandbox, by its name and subject
+	// Warm asks the provider to run a program of its own choice at each start, so that the first command of a
+	// caller is as fast as those after it. No call shows that program.
+	Warm bool `json:"warm,omitempty"`
 }
 
 // IsZero reports whether no layer has added anything.
-func (s System) IsZero() bool { return len(s.Env) == 0 && len(s.Notes) == 0 }
+func (s System) IsZero() bool { return len(s.Env) == 0 && len(s.Notes) == 0 && !s.Warm }
 
 // Environ returns the variables for all processes, those of System last: the last one of a name
 // counts.
@@ -234,7 +237,7 @@ func (s *Spec) Clone() *Spec {
 	c.Ports = slices.Clone(s.Ports)
 	c.Network.Allow = slices.Clone(s.Network.Allow)
 	c.CachePaths = slices.Clone(s.CachePaths)
-	c.System = System{Env: slices.Clone(s.System.Env), Notes: maps.Clone(s.System.Notes)}
+	c.System = System{Env: slices.Clone(s.System.Env), Notes: maps.Clone(s.System.Notes), Warm: s.System.Warm}
 	if s.TTY != nil {
 		size := *s.TTY
 		c.TTY = &size

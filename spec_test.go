@@ -180,7 +180,7 @@ func TestSpecWithDefaults(t *testing.T) {
 		ID: "6F9619FF-8B86-4011-B42D-00CF4FC964FF", Project: "p", Workdir: "/w", Network: Network{Mode: NetworkOn, Allow: []string{"a"}},
 		Labels: map[string]string{"k": "v"}, Cmd: []string{"c"}, Env: []string{"A=b"}, TTY: &Size{1, 2},
 		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}}, Cache: true, CachePaths: []string{"p"},
-		System: System{Env: []string{"B=c"}, Notes: map[string]string{"k": "v"}},
+		System: System{Env: []string{"B=c"}, Notes: map[string]string{"k": "v"}, Warm: true},
 	}
 	if c := s.Clone(); !reflect.DeepEqual(c, s) {
 		t.Errorf("the clone is %+v, want %+v", c, s)
@@ -226,7 +226,7 @@ func TestSpecJSON(t *testing.T) {
 		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Pull: PullAlways, Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Workspace: WorkspaceRef{"w", "/s", "c", true}, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
 		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{NetworkNamed, "net", nil}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
-		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"}, System: System{Env: []string{"B=c"}, Notes: map[string]string{"layer": "note"}},
+		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"}, System: System{Env: []string{"B=c"}, Notes: map[string]string{"layer": "note"}, Warm: true},
 	}
 	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {

@@ -24,6 +24,7 @@ type Entry struct {
 	OneImage   bool // all its sandboxes have the same image
 	Pulls      bool // its images come from registries
 	Elsewhere  bool // its sandboxes are not on this machine
+	Light      bool // an idle sandbox costs so little that a server has some ready
 
 	preferredOn []string                 // the operating systems whose preferred default it is
 	substitute  bool                     // it replaces a preferred default that does not work
@@ -56,7 +57,7 @@ func (e Entry) Host(cfg *Config) string {
 func Providers() []Entry {
 	return []Entry{
 		{Name: "gvisor", Pulls: true, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux",
-			preferredOn: []string{"linux"}, Steady: true, image: func(*Config) string { return HostImage }},
+			preferredOn: []string{"linux"}, Steady: true, Light: true, image: func(*Config) string { return HostImage }},
 		{Name: "docker", Pulls: true,
 			substitute: true, image: func(c *Config) string { return c.Docker.Image }, host: func(c *Config) string { return c.Docker.remoteHost() }},
 		{Name: "microvm", Pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -34,10 +36,11 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // The test binary runs atoll itself if it has that name.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"atoll":       main,
-		"atoll-panic": panicInTerminal,
-		"freeport":    printFreePort,
-		"deadsocket":  leaveDeadSocket,
+		"atoll":        main, // without the client in PATH, as on Windows
+		"atoll-server": main,
+		"atoll-panic":  panicInTerminal,
+		"freeport":     printFreePort,
+		"deadsocket":   leaveDeadSocket,
 
 		"atoll-sample":     serveSample,
 		"atoll-kubernetes": func() { os.Exit(plugin.ServeProvider("kubernetes", kubernetes.Open)) },
@@ -83,7 +86,40 @@ func needGVisor(t *testing.T) {
 	}
 }
 
+// buildClient builds the client, once, and returns its program.
+var buildClient = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "atoll-client-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags=client", "-o", filepath.Join(dir, "atoll"), ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the client: %w: %s", err, out)
+	}
+	return os.ReadFile(filepath.Join(dir, "atoll"))
+})
+
+// clientDir returns a directory with the client as atoll, whose atoll-server is the test binary. It is empty on Windows.
+func clientDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if runtime.GOOS == "windows" {
+		return dir
+	}
+	program, err := buildClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "atoll"), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func runScripts(t *testing.T, dir, provider string, settings ...string) {
+	client := clientDir(t)
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
@@ -96,6 +132,8 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 				removeSandboxes(env)
 				os.RemoveAll(state)
 			})
+			env.Setenv("PATH", client+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			env.Setenv("CLIENT", client)
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
 			env.Setenv("XDG_STATE_HOME", state)
@@ -104,6 +142,7 @@ func runScripts(t *testing.T, dir, provider string, settings ...string) {
 			env.Setenv("ATOLL_PROVIDER", provider)
 			env.Setenv("ATOLL_PROVIDERS", provider) // no other provider of this machine
 			env.Setenv("ATOLL_LOG_LEVEL", "error")  // the provider local logs warnings
+			env.Setenv("ATOLL_WARM", "false")       // scripts count sandboxes
 			for _, s := range settings {
 				name, value, _ := strings.Cut(s, "=")
 				env.Setenv(name, value)

@@ -66,7 +66,37 @@ func (b *Builder) poolEntries() (all []poolEntry, err error) {
 		s.Provider = ""
 		all = append(all, poolEntry{maker, pool.Entry{Name: name, Spec: *s, Min: p.Size}})
 	}
-	return all, nil
+	entry, ok, err := b.defaultEntry()
+	if ok {
+		all = append(all, entry)
+	}
+	return all, err
+}
+
+// defaultEntry returns the entry of the setting warm. ok is false if there is none.
+func (b *Builder) defaultEntry() (entry poolEntry, ok bool, err error) {
+	p := config.DefaultPool()
+	s, err := p.SandboxSpec(b.Config)
+	if err != nil {
+		return poolEntry{}, false, err
+	}
+	maker := b.providerOf("", s)
+	if e, _ := config.BuiltIn(maker); !b.Warm || !e.Light {
+		return poolEntry{}, false, nil
+	}
+	most := min(machineMemory()/20/warmMemory, mostWarm)
+	return poolEntry{maker, pool.Entry{Name: "default", Spec: *s, Min: p.Size, Max: max(int(most), p.Size), Optional: true}}, true, nil
+}
+
+const (
+	warmMemory = 32 << 20 // bytes that a warm sandbox may need
+	mostWarm   = 16       // most warm sandboxes of the setting warm
+)
+
+// hasRoom reports whether a fifth of this machine's memory is available, or whether that is unknown.
+func hasRoom() bool {
+	available, total := availableMemory(), machineMemory()
+	return available == 0 || available >= total/5
 }
 
 // hasStock reports whether the store has warm or claimed sandboxes of a provider. A program that was killed may have
@@ -82,7 +112,7 @@ func hasStock(b *Builder, provider string) bool {
 func newPool(p atoll.Provider, b *Builder, opts Options, all []poolEntry) (atoll.Provider, error) {
 	info := p.Info()
 	e, _ := config.BuiltIn(info.Name)
-	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.DefaultImage(b.Config), MaxCreations: b.PoolCreations}
+	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.DefaultImage(b.Config), MaxCreations: b.PoolCreations, HasRoom: hasRoom}
 	limits := b.limitOptions()
 	for _, s := range all {
 		if s.provider != info.Name {

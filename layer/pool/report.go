@@ -32,7 +32,7 @@ type Pool struct {
 	Name     string     `json:"name"`              // as in the configuration
 	Provider string     `json:"provider"`          // the provider of its sandboxes
 	Spec     atoll.Spec `json:"spec"`              // spec of its sandboxes
-	Min      int        `json:"min"`               // the desired number of warm sandboxes
+	Min      int        `json:"min"`               // the desired number of warm sandboxes, now
 	Warm     int        `json:"warm"`              // the number of warm sandboxes
 	Booting  int        `json:"booting"`           // the number of sandboxes in creation
 	Stock    []string   `json:"stock"`             // the IDs of warm sandboxes, oldest first; no call accepts them

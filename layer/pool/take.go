@@ -69,21 +69,35 @@ func (l *Provider) fingerprintSpec(full *atoll.Spec) string {
 	return Fingerprint(&s)
 }
 
-// takeWarm claims a warm sandbox of es for spec. It returns nil if none is healthy,
-// or if the name may be taken.
+// takeWarm claims a warm sandbox of es for spec, or the next one that the pool creates at this moment. It returns nil if
+// there is none, or if the name may be taken.
 func (l *Provider) takeWarm(ctx context.Context, es *entryState, spec *atoll.Spec) (atoll.Sandbox, error) {
+	defer wakeReceiver(l.wake) // deferred: a creation would slow down this call
+	sb, found, err := l.takeNow(ctx, es, spec)
+	if found || err != nil {
+		return sb, err
+	}
+	if waited, err := l.awaitCreation(ctx, es); !waited {
+		return nil, err
+	}
+	sb, _, err = l.takeNow(ctx, es, spec)
+	return sb, err
+}
+
+// takeNow claims a warm sandbox of es for spec. found is false if none is healthy. The result is nil, too, if the name may
+// be taken.
+func (l *Provider) takeNow(ctx context.Context, es *entryState, spec *atoll.Spec) (sb atoll.Sandbox, found bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, l.opts.HealthTimeout) // for all health checks together
 	defer cancel()
-	defer wakeReceiver(l.wake) // deferred: a creation would slow down this call
 	for {
 		it, ok, err := l.popHealthy(ctx, limited, es)
 		if !ok {
-			return nil, err
+			return nil, false, err
 		}
 		sb, err := l.offerItem(ctx, es, it, spec)
 		l.finishPop(es, sb != nil)
 		if !errors.Is(err, errUnusable) {
-			return sb, err
+			return sb, true, err
 		}
 	}
 }
@@ -147,7 +161,9 @@ func (l *Provider) offerItem(ctx context.Context, es *entryState, it stockItem, 
 func (l *Provider) popOldest(es *entryState, late bool) (stockItem, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(es.warm) == 0 || late || l.closed {
+	missed := len(es.warm) == 0 || late || l.closed
+	es.noteRequest(missed)
+	if missed {
 		es.stats.ColdMisses++
 		return stockItem{}, false
 	}
@@ -156,6 +172,38 @@ func (l *Provider) popOldest(es *entryState, late bool) (stockItem, bool) {
 	es.pending++
 	l.background.Add(1)
 	return it, true
+}
+
+// awaitCreation waits for a sandbox that the pool creates at this moment, unless another caller does: it is ready sooner
+// than a new one. It reports whether it has waited.
+func (l *Provider) awaitCreation(ctx context.Context, es *entryState) (bool, error) {
+	l.mu.Lock()
+	if es.creating <= es.waiting || l.closed {
+		l.mu.Unlock()
+		return false, nil
+	}
+	es.waiting++
+	made := es.made
+	l.mu.Unlock()
+	defer l.endWait(es)
+	select {
+	case <-made:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-l.ctx.Done():
+		return false, nil
+	}
+	l.mu.Lock()
+	es.stats.ColdMisses-- // the next attempt counts
+	l.mu.Unlock()
+	return true, nil
+}
+
+// endWait ends awaitCreation.
+func (l *Provider) endWait(es *entryState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	es.waiting--
 }
 
 // finishPop ends a successful popOldest. hit reports whether a caller got the
@@ -289,9 +337,9 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 	if err := l.checkNameFree(ctx, spec); err != nil {
 		return nil, err
 	}
-	sb, err := l.Provider.Create(ctx, spec)
+	sb, err := l.createForCaller(ctx, spec)
 	if atoll.KindOf(err) == atoll.ErrExhausted && l.makeRoom(ctx) {
-		sb, err = l.Provider.Create(ctx, spec)
+		sb, err = l.createForCaller(ctx, spec)
 	}
 	if err != nil {
 		return nil, err
@@ -307,6 +355,22 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 		return nil, errors.Join(err, sb.Remove(undo, atoll.RemoveVolumes()))
 	}
 	return sb, nil
+}
+
+// createForCaller creates a sandbox below. The pool starts no creation meanwhile.
+func (l *Provider) createForCaller(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	l.countCold(1)
+	defer func() {
+		l.countCold(-1)
+		wakeReceiver(l.wake)
+	}()
+	return l.Provider.Create(ctx, spec)
+}
+
+func (l *Provider) countCold(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cold += n
 }
 
 // checkNameFree returns ErrAlreadyExists if a claim has the name of spec.

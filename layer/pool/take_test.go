@@ -339,6 +339,81 @@ func TestConcurrentCreate(t *testing.T) {
 	}
 }
 
+// An entry with a maximum grows with each request that finds no warm sandbox, and starts none while others wait. Without
+// requests it has no stock, until the next one.
+func TestGrowth(t *testing.T) {
+	var hold atomic.Pointer[chan struct{}]
+	below := openMock(t, mock.Options{Before: func(ctx context.Context, op string, _ int) error {
+		if gate := hold.Load(); op == "create" && gate != nil {
+			<-*gate
+		}
+		return ctx.Err()
+	}})
+	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4, Optional: true}, {Name: "same", Optional: true, Min: 2}}}
+	o.Quiet(testenv.Scale(time.Second))
+	o.Hasten(10*time.Millisecond, time.Millisecond)
+	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
+	defer closeProvider(t, p)
+	if r := poolReport(t, p); len(r.Pools) != 1 || r.Pools[0].Min != 1 {
+		t.Fatalf("got %+v, want one pool with one sandbox", r.Pools)
+	}
+	gate := make(chan struct{})
+	hold.Store(&gate)
+	mustCreate(t, p, atoll.Spec{}) // warm
+	eventually(t, func() error {
+		if r := poolReport(t, p).Pools[0]; r.Booting != 1 {
+			return fmt.Errorf("got %+v, want one in creation", r)
+		}
+		return nil
+	})
+	var all sync.WaitGroup
+	for range 3 { // one gets the sandbox in creation, the others one of their own
+		all.Go(func() { mustCreate(t, p, atoll.Spec{}) })
+	}
+	eventually(t, func() error {
+		if r := poolReport(t, p).Pools[0]; r.Min != 4 || r.ColdMisses != 3 {
+			return fmt.Errorf("got %+v, want 4 after 3 misses", r)
+		}
+		return nil
+	})
+	if r := poolReport(t, p).Pools[0]; r.Booting != 1 {
+		t.Errorf("%d in creation while callers wait", r.Booting)
+	}
+	hold.Store(nil)
+	close(gate)
+	all.Wait()
+	if r := poolReport(t, p).Pools[0]; r.WarmHits != 2 || r.ColdMisses != 2 {
+		t.Errorf("got %+v, want 2 hits and 2 misses", r)
+	}
+	eventually(t, func() error { // after a while without a request
+		if r := poolReport(t, p).Pools[0]; r.Min != 0 || r.Warm != 0 || r.Booting != 0 || r.Created != r.WarmHits+r.Destroyed {
+			return fmt.Errorf("got %+v, want none", r)
+		}
+		return nil
+	})
+	mustCreate(t, p, atoll.Spec{})
+	if r := waitStocked(t, p); poolReport(t, r).Pools[0].Min != 1 {
+		t.Errorf("got %+v, want one again", poolReport(t, p).Pools[0])
+	}
+}
+
+// An entry that grows has one sandbox if there is no room for more.
+func TestGrowthWithoutRoom(t *testing.T) {
+	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), pool.Options{
+		Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}, HasRoom: func() bool { return false },
+	}))
+	defer closeProvider(t, p)
+	for range 20 {
+		mustCreate(t, p, atoll.Spec{})
+	}
+	eventually(t, func() error {
+		if r := poolReport(t, p).Pools[0]; r.Warm != 1 || r.Booting != 0 {
+			return fmt.Errorf("got %+v, want one", r)
+		}
+		return nil
+	})
+}
+
 // The pool gives nobody a sandbox that has stopped or does not answer, and removes
 // it.
 func TestUnhealthy(t *testing.T) {

@@ -57,8 +57,11 @@ var createPromises = []promise{
 		checkSameStatus(t, "List", all[0], h.getStatus(t, got))
 	}},
 	{"programs see the variables that layers add, and layers get back what they added", nil, func(t *testing.T, h *harness) {
-		added := atoll.System{Env: []string{"B=layer", "C=layer"}, Notes: map[string]string{"layer.key": "value"}}
+		added := atoll.System{Env: []string{"B=layer", "C=layer"}, Notes: map[string]string{"layer.key": "value"}, Warm: true}
 		sb := h.createSandbox(t, atoll.Spec{Env: []string{"A=spec", "B=spec"}, System: added})
+		if all, err := atoll.Processes(h.newContext(t), sb); err == nil && len(all) > 0 {
+			t.Errorf("a warm sandbox shows the process %+v", all[0])
+		}
 		cmd := programCommand("env")
 		cmd.Env = []string{"C=command"}
 		env := strings.Split(h.runForOutput(t, sb, cmd), "\n")
@@ -68,7 +71,7 @@ var createPromises = []promise{
 			}
 		}
 		spec := h.getStatus(t, sb).Spec // it may have more from further layers
-		if got := spec.System; spec.Note("layer.key") != "value" || !slices.Contains(got.Env, "B=layer") || !slices.Contains(got.Env, "C=layer") || !slices.Equal(spec.Env, []string{"A=spec", "B=spec"}) {
+		if got := spec.System; spec.Note("layer.key") != "value" || !got.Warm || !slices.Contains(got.Env, "B=layer") || !slices.Contains(got.Env, "C=layer") || !slices.Equal(spec.Env, []string{"A=spec", "B=spec"}) {
 			t.Errorf("the status has the variables %q and %+v, want %+v", spec.Env, got, added)
 		}
 	}},

@@ -70,7 +70,7 @@ var steps = []step{
 	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, skip: "^TestCases$", minutes: 7.3, builds: []string{"node", "debian", "kube"}, uses: programs},
 	{name: "docs", about: "the command blocks of README.md and of the manual, and its site", packages: []string{"internal/testing/docs", "packaging/site", "examples/..."}, skip: "^TestFirstCommand$", minutes: 6.5, builds: []string{"s3", "node"}, uses: slices.Concat(programs, manual)},
 	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 3.5},
-	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 1.4, builds: []string{"node", "bundle"}, uses: programs},
+	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config/..."}, minutes: 1.4, builds: []string{"node", "bundle"}, uses: programs},
 	{name: "agents", about: "conversations, their stores, and S3", packages: []string{"agent/conversation", "storage/store/...", "storage/objectstore/..."}, minutes: 3.5, builds: []string{"s3", "node"}},
 	{name: "kubernetes", about: "the conformance suite on a cluster of Kubernetes", packages: []string{"provider/kubernetes"}, run: "^TestConformance$", minutes: 8, builds: []string{"debian", "kube"}, uses: programs},
 	{name: "kubernetes-own", about: "the tests of kubernetes alone, and what deploy has for a cluster", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, skip: "^TestConformance$", minutes: 12, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs},

@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
@@ -27,7 +29,13 @@ var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) e
 	(*engine).startSentry,
 	func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() },
 	func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() },
-	func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() },
+	func(e *engine, _ *supervisor.Undo) error {
+		if err := e.makeWorkdir(); err != nil || !e.job.Spec.System.Warm {
+			return err
+		}
+		e.runFirst()
+		return nil
+	},
 }
 
 // Steps implements supervisor.Engine.
@@ -107,6 +115,22 @@ func (e *engine) chownDataVolume() error {
 		}
 		return os.Lchown(path, int(cred.UID), int(cred.GID))
 	})
+}
+
+// firstTimeout limits runFirst.
+const firstTimeout = 5 * time.Second
+
+// runFirst runs a shell that ends at once, so that the sentry has its pages, and those of the libraries that most programs
+// need. An image without a shell gains nothing.
+func (e *engine) runFirst() {
+	ctx, cancel := context.WithTimeout(context.Background(), firstTimeout)
+	defer cancel()
+	table := process.NewTable()
+	defer table.Close()
+	p, err := e.execIn(ctx, table, atoll.NewID()[:12], &atoll.Command{Args: []string{"/bin/sh", "-c", ":"}})
+	if err == nil {
+		_, _ = p.Wait(ctx)
+	}
 }
 
 // prepareRoot lays out the root file system in this process's own mount namespace and
