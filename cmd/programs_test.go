@@ -102,6 +102,7 @@ func TestProgramsAreSmall(t *testing.T) {
 	if needed > mostOnDisk {
 		t.Errorf("atoll and atoll-server have %d bytes, want %d at most", needed, mostOnDisk)
 	}
+	t.Run("starts", func(t *testing.T) { checkStarts(t, dir) })
 }
 
 var initLine = regexp.MustCompile(`(?m)^init \S+ @\S+ ms, \S+ ms clock, (\d+) bytes`)

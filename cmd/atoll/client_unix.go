@@ -118,6 +118,9 @@ func (a *app) execServer() error {
 	if err != nil {
 		return atoll.Errorf("", "", atoll.ErrUnavailable, "this needs the program atoll-server, which is neither beside atoll nor in PATH: install both, from one release")
 	}
-	err = syscall.Exec(path, os.Args, append(os.Environ(), clientVersion+"="+buildVersion().firstLine()))
+	self, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(path, os.Args, append(os.Environ(), clientVersion+"="+buildVersion().firstLine(), clientProgram+"="+self))
+	}
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "run %s: %w", path, err)
 }

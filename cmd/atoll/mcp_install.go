@@ -201,9 +201,12 @@ func (m *installCommand) newEntry(client *mcpconfig.Client, flags []string) (mcp
 // ownProgram returns the absolute path of atoll: the one in PATH if that is this program, since its path
 // remains after an update.
 func ownProgram() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
+	self := startedBy
+	if self == "" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return "", err
+		}
 	}
 	found, err := exec.LookPath("atoll")
 	if err != nil {

@@ -15,10 +15,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
+// startedBy is the path of the client that has started this program, or "".
+var startedBy string
+
 // runOther runs what is not a command, and reports whether it did: a plugin, or the refusal of a client of another build.
 func runOther(args []string) (exit int, done bool) {
 	if client, ok := os.LookupEnv(clientVersion); ok {
-		_ = os.Unsetenv(clientVersion) // cannot fail
+		startedBy = os.Getenv(clientProgram)
+		_, _ = os.Unsetenv(clientVersion), os.Unsetenv(clientProgram) // cannot fail
 		if own := buildVersion().firstLine(); client != own {
 			fmt.Fprintf(os.Stderr, "atoll: this program is %s, but atoll-server beside it is %s: install both from one release\n", client, own)
 			return exitFailed, true

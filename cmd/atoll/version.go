@@ -16,8 +16,11 @@ var release string
 // gvisorVersion is the version of gVisor in programs that do not link it. The linker sets it: -X main.gvisorVersion=v0.1.2.
 var gvisorVersion string
 
-// clientVersion is the environment variable with the version of the client that has started this program.
-const clientVersion = "ATOLL_CLIENT_VERSION"
+// Environment variables with the version and the path of the client that has started this program.
+const (
+	clientVersion = "ATOLL_CLIENT_VERSION"
+	clientProgram = "ATOLL_CLIENT_PROGRAM"
+)
 
 // A version describes the build of this binary.
 type version struct {
