@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/seed46cd37a8/atoll"
@@ -86,7 +87,7 @@ func New(opts Options) (*Provider, error) {
 	b := &backend{opts: opts, caps: info.Caps}
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
-		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
+		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})
 	if err != nil {

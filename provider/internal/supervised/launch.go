@@ -21,6 +21,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
+// slowStart is the time after which a start no longer keeps others waiting.
+const slowStart = 2 * time.Second
+
 // launchSupervisor starts a supervisor for the sandbox and waits until the sandbox runs. On
 // success rec has the status that the supervisor wrote. The caller holds the sandbox's
 // lock.
@@ -40,6 +43,11 @@ func (p *Provider) launchSupervisor(ctx context.Context, rec *statedir.Record) e
 		return err
 	}
 	defer held.Close() // may be nil; the supervisor has it open as long as it lives
+	leave, err := p.starts.join(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	defer p.spare.scheduleRefill(spareDelay)
 	if held == nil { // a spare supervisor started before it could inherit the image's lock
 		err := p.launchSpare(ctx, rec)

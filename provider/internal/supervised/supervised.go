@@ -90,6 +90,9 @@ type Options struct {
 	// Spare keeps one supervisor process started ahead of the next Create, which then saves
 	// that time: for servers, not for programs that make one sandbox.
 	Spare bool
+	// Starts is the number of sandboxes that start at a time, for providers whose starts use the CPU only; 0 means any
+	// number. Others wait for their turn, in the order of their requests.
+	Starts int
 	// Log receives log messages. Default: they are discarded.
 	Log *slog.Logger
 
@@ -109,6 +112,7 @@ type Provider struct {
 	clients map[string]*supervisorClient // by sandbox id
 
 	spare   *spareSlot
+	starts  *startQueue
 	sweeper *sweeper.Sweeper
 	work    sync.WaitGroup
 	closing sync.Once
@@ -146,6 +150,7 @@ func New(opts Options) (*Provider, error) {
 	}
 	p := &Provider{opts: opts, dir: state, log: opts.Log, clients: map[string]*supervisorClient{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
+	p.starts = newStartQueue(p.opts.Starts, slowStart)
 	p.spare = &spareSlot{p: p, quit: make(chan struct{})}
 	p.spare.scheduleRefill(0)
 	p.sweeper.Start(p.sweepAll)
