@@ -21,7 +21,7 @@ import (
 // measureFleet creates many sandboxes at once, and measures times, memory and leftovers.
 func (b *bench) measureFleet(ctx context.Context) (err error) {
 	fmt.Fprintf(os.Stderr, "%d sandboxes at once\n", b.fleet)
-	s, err := startServer(ctx, b, "crowd")
+	s, err := startServer(ctx, b, "crowd", "ATOLL_WARM=false")
 	if err != nil {
 		return err
 	}

@@ -145,6 +145,8 @@ var (
 	createGoals = []goal{
 		{row: viaAPI, than: bareRunsc, most: 0.9},
 		{row: viaAlone, than: bareRunsc, most: 1.15},
+		{row: viaWarm, than: bareRunsc, most: 0.18},
+		{row: viaExec, than: bareRunsc, most: 0.14},
 		{row: viaAPI, than: viaDocker, most: 1.0 / 4},
 	}
 	execGoals = []goal{
@@ -158,6 +160,8 @@ const (
 	viaAPI    = "atoll, API client and server"
 	viaCLI    = "atoll, command line, server running"
 	viaAlone  = "atoll, command line alone"
+	viaWarm   = "atoll, API client and server, a sandbox that was ready"
+	viaExec   = "for comparison: atoll exec in a live sandbox"
 	bareRunsc = "runsc, bare"
 	viaDocker = "docker"
 	viaShell  = "a shell inside, fork and exec"

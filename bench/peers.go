@@ -114,6 +114,14 @@ func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ fun
 		{viaAPI, create},
 		{viaCLI, func(ctx context.Context) (time.Duration, error) { return untilFirst(cli(ctx, s.state, run...), nil) }},
 		{viaAlone, func(ctx context.Context) (time.Duration, error) { return untilFirst(cli(ctx, alone, run...), nil) }},
+		{viaWarm, func(ctx context.Context) (time.Duration, error) {
+			took, err := s.createStocked(ctx, &atoll.Spec{}, true)
+			// The server makes another sandbox now, which must not slow down the next method.
+			return took, errors.Join(err, waitUntil(ctx, func() error { return s.checkStocked(ctx) }))
+		}},
+		{viaExec, func(ctx context.Context) (time.Duration, error) {
+			return untilEnd(cli(ctx, s.state, "exec", live.ID(), "--"))
+		}},
 	}
 	p.exec = []method{
 		{viaAPI, execute},
