@@ -43,7 +43,7 @@ func (p *Provider) launchSupervisor(ctx context.Context, rec *statedir.Record) e
 		return err
 	}
 	defer held.Close() // may be nil; the supervisor has it open as long as it lives
-	leave, err := p.starts.join(ctx)
+	leave, err := p.starts.joinQueue(ctx)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,8 @@ func newStartQueue(n int, most time.Duration) *startQueue {
 	return q
 }
 
-// join waits for the caller's turn. The caller must call leave at the end of its start.
-func (q *startQueue) join(ctx context.Context) (leave func(), err error) {
+// joinQueue waits for the caller's turn. The caller must call leave at the end of its start.
+func (q *startQueue) joinQueue(ctx context.Context) (leave func(), err error) {
 	if q.slots == nil {
 		return func() {}, nil
 	}

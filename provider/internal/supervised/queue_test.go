@@ -13,7 +13,7 @@ func TestStartQueue(t *testing.T) {
 		q := newStartQueue(2, time.Minute)
 		var leaves []func()
 		for range 2 {
-			leave, err := q.join(t.Context())
+			leave, err := q.joinQueue(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -21,7 +21,7 @@ func TestStartQueue(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := q.join(short); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := q.joinQueue(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a third start: %v", err)
 		}
 
@@ -29,7 +29,7 @@ func TestStartQueue(t *testing.T) {
 		turns := make(chan int, 3)
 		for i := range 3 {
 			go func() {
-				leave, err := q.join(t.Context())
+				leave, err := q.joinQueue(t.Context())
 				if err != nil {
 					t.Error(err)
 					return
@@ -48,13 +48,13 @@ func TestStartQueue(t *testing.T) {
 		}
 
 		// The other start takes so long that it no longer counts.
-		first, err := q.join(t.Context())
+		first, err := q.joinQueue(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer first()
 		began := time.Now()
-		second, err := q.join(t.Context())
+		second, err := q.joinQueue(t.Context())
 		if waited := time.Since(began); err != nil || waited == 0 || waited > time.Minute {
 			t.Errorf("after %s: %v", waited, err)
 		}
@@ -66,7 +66,7 @@ func TestStartQueue(t *testing.T) {
 func TestStartQueueWithoutLimit(t *testing.T) {
 	q := newStartQueue(0, time.Minute)
 	for range 10 {
-		if _, err := q.join(t.Context()); err != nil {
+		if _, err := q.joinQueue(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
