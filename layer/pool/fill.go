@@ -56,7 +56,7 @@ func (l *Provider) startCreations() time.Duration {
 			case missing <= 0:
 			case now.Before(es.retryAt):
 				rest = min(rest, es.retryAt.Sub(now))
-			case es.Max > 0 && l.cold > 0: // callers go first, and wake the filler
+			case es.Max > 0 && l.callers > 0: // they go first, and wake the filler
 			case es.Max > 0 && len(es.warm)+es.creating > 0 && !l.opts.HasRoom():
 				rest = min(rest, roomInterval)
 			case next == nil || missing*next.want > next.missingCount()*es.want:

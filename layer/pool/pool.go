@@ -108,7 +108,7 @@ type Provider struct {
 	mu          sync.Mutex
 	closed      bool
 	creating    int
-	cold        int // callers that wait for a sandbox of their own
+	callers     int // in Create
 	unmatched   int64
 	ownStock    map[string]struct{}     // stock of this program, with sandboxes in creation or removal
 	reserved    map[string]*reservation // by sandbox ID

@@ -21,6 +21,11 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	l.countCallers(1)
+	defer func() {
+		l.countCallers(-1)
+		wakeReceiver(l.wake)
+	}()
 	es, err := l.entryFor(spec)
 	if err != nil {
 		return nil, err
@@ -337,9 +342,9 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 	if err := l.checkNameFree(ctx, spec); err != nil {
 		return nil, err
 	}
-	sb, err := l.createForCaller(ctx, spec)
+	sb, err := l.Provider.Create(ctx, spec)
 	if atoll.KindOf(err) == atoll.ErrExhausted && l.makeRoom(ctx) {
-		sb, err = l.createForCaller(ctx, spec)
+		sb, err = l.Provider.Create(ctx, spec)
 	}
 	if err != nil {
 		return nil, err
@@ -357,20 +362,11 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 	return sb, nil
 }
 
-// createForCaller creates a sandbox below. The pool starts no creation meanwhile.
-func (l *Provider) createForCaller(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	l.countCold(1)
-	defer func() {
-		l.countCold(-1)
-		wakeReceiver(l.wake)
-	}()
-	return l.Provider.Create(ctx, spec)
-}
-
-func (l *Provider) countCold(n int) {
+// countCallers adds n to the number of callers in Create.
+func (l *Provider) countCallers(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cold += n
+	l.callers += n
 }
 
 // checkNameFree returns ErrAlreadyExists if a claim has the name of spec.

@@ -339,8 +339,7 @@ func TestConcurrentCreate(t *testing.T) {
 	}
 }
 
-// An entry with a maximum grows with each request that finds no warm sandbox, and starts none while others wait. Without
-// requests it has no stock, until the next one.
+// An entry with a maximum grows with each request that finds no warm sandbox, and starts none while others wait.
 func TestGrowth(t *testing.T) {
 	var hold atomic.Pointer[chan struct{}]
 	below := openMock(t, mock.Options{Before: func(ctx context.Context, op string, _ int) error {
@@ -350,8 +349,6 @@ func TestGrowth(t *testing.T) {
 		return ctx.Err()
 	}})
 	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4, Optional: true}, {Name: "same", Optional: true, Min: 2}}}
-	o.Quiet(testenv.Scale(time.Second))
-	o.Hasten(10*time.Millisecond, time.Millisecond)
 	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
 	defer closeProvider(t, p)
 	if r := poolReport(t, p); len(r.Pools) != 1 || r.Pools[0].Min != 1 {
@@ -385,16 +382,35 @@ func TestGrowth(t *testing.T) {
 	if r := poolReport(t, p).Pools[0]; r.WarmHits != 2 || r.ColdMisses != 2 {
 		t.Errorf("got %+v, want 2 hits and 2 misses", r)
 	}
-	eventually(t, func() error { // after a while without a request
-		if r := poolReport(t, p).Pools[0]; r.Min != 0 || r.Warm != 0 || r.Booting != 0 || r.Created != r.WarmHits+r.Destroyed {
-			return fmt.Errorf("got %+v, want none", r)
+}
+
+// Without requests, an entry that grows has no stock, until the next one.
+func TestQuiet(t *testing.T) {
+	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}}
+	o.Quiet(50 * time.Millisecond)
+	o.Hasten(10*time.Millisecond, time.Millisecond)
+	p := newPool(t, openMock(t, mock.Options{}), t.TempDir(), o)
+	defer closeProvider(t, p)
+	waitEmpty := func() (made int64) {
+		t.Helper()
+		eventually(t, func() error {
+			r := poolReport(t, p).Pools[0]
+			if made = r.Created; r.Min != 0 || r.Warm != 0 || r.Booting != 0 || r.Created != r.WarmHits+r.Destroyed {
+				return fmt.Errorf("got %+v, want an empty pool", r)
+			}
+			return nil
+		})
+		return made
+	}
+	before := waitEmpty()
+	eventually(t, func() error {
+		mustCreate(t, p, atoll.Spec{})
+		if r := poolReport(t, p).Pools[0]; r.Created == before {
+			return fmt.Errorf("got %+v, want a sandbox after a request", r)
 		}
 		return nil
 	})
-	mustCreate(t, p, atoll.Spec{})
-	if r := waitStocked(t, p); poolReport(t, r).Pools[0].Min != 1 {
-		t.Errorf("got %+v, want one again", poolReport(t, p).Pools[0])
-	}
+	waitEmpty()
 }
 
 // An entry that grows has one sandbox if there is no room for more.
