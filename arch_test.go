@@ -674,6 +674,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/mcpconfig":   "settings of coding agents",
 		"internal/printable":   "text from sandboxes on a terminal",
 		"internal/program":     "atoll-server, and advice on missing programs",
+		"internal/socket":      "sockets with long paths",
 		"internal/tarstream":   "holes and notes in tar streams",
 		"layer/authz":          "keys of links to ports",
 		"layer/pool":           "reports on pools",

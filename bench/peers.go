@@ -108,6 +108,9 @@ func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ fun
 	cli := func(ctx context.Context, state string, args ...string) *exec.Cmd {
 		return b.atollCommand(ctx, state, append(args, echoArgs...)...)
 	}
+	executeByCLI := func(ctx context.Context) (time.Duration, error) {
+		return untilEnd(cli(ctx, s.state, "exec", live.ID(), "--"))
+	}
 	run := []string{"run", "--image", "dir:" + b.root, "--"}
 	alone := filepath.Join(b.dir, "alone")
 	p.create = []method{
@@ -119,15 +122,11 @@ func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ fun
 			// The server makes another sandbox now, which must not slow down the next method.
 			return took, errors.Join(err, waitUntil(ctx, func() error { return s.checkStocked(ctx) }))
 		}},
-		{viaExec, func(ctx context.Context) (time.Duration, error) {
-			return untilEnd(cli(ctx, s.state, "exec", live.ID(), "--"))
-		}},
+		{viaExec, executeByCLI},
 	}
 	p.exec = []method{
 		{viaAPI, execute},
-		{viaCLI, func(ctx context.Context) (time.Duration, error) {
-			return untilEnd(cli(ctx, s.state, "exec", live.ID(), "--"))
-		}},
+		{viaCLI, executeByCLI},
 		{viaShell, func(ctx context.Context) (time.Duration, error) {
 			start := time.Now()
 			_, err := atoll.Output(ctx, live, &atoll.Command{Args: []string{"sh", "-c", shellLoop}})

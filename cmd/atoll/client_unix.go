@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/internal/program"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // clientCommands are the commands of the client, with their groups in the help.
@@ -91,15 +92,20 @@ func (a *app) beginCommand(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if cfg.URL == "" {
-		conn, err := net.DialTimeout("unix", cfg.Socket(), acceptTimeout)
-		if err != nil {
-			return a.execServer()
-		}
-		conn.Close()
+	if cfg.URL == "" && socket.Short(cfg.Socket(), tryServer) != nil {
+		return a.execServer()
 	}
 	a.useConfig(cfg)
 	return nil
+}
+
+// tryServer returns nil if a server accepts connections at the socket.
+func tryServer(path string) error {
+	conn, err := net.DialTimeout("unix", path, acceptTimeout)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // isTraceVariable reports whether a variable of the environment concerns traces.

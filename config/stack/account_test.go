@@ -12,7 +12,7 @@ import (
 // An account with the role project can only use sandboxes of its projects, and cannot use a provider without isolation.
 func TestAccountOfProjects(t *testing.T) {
 	t.Setenv("TOKEN_OF_ALICE", "sesame")
-	b, err := load(t, "provider: local\naccounts: ['alice:project:web+api=env:TOKEN_OF_ALICE']\n", nil, nil)
+	b, err := loadBuilder(t, "provider: local\naccounts: ['alice:project:web+api=env:TOKEN_OF_ALICE']\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestAccountOfProjects(t *testing.T) {
 }
 
 func TestQuotas(t *testing.T) {
-	b, err := load(t, "quota:\n  sandboxes: 3\n  memory: 4g\nquotas:\n  web:\n    cpus: 1.5\n", nil, nil)
+	b, err := loadBuilder(t, "quota:\n  sandboxes: 3\n  memory: 4g\nquotas:\n  web:\n    cpus: 1.5\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

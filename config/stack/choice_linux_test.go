@@ -39,7 +39,7 @@ type found struct {
 // look opens a stack without a configured provider, and tries to create a sandbox.
 func look(t *testing.T, state string) (f found) {
 	t.Helper()
-	b, err := load(t, "", []string{"ATOLL_STATE_DIR=" + state, "ATOLL_DOCKER_PLAIN=true", "ATOLL_DOCKER_HOST=unix://" + filepath.Join(state, "engine")}, nil)
+	b, err := loadBuilder(t, "", []string{"ATOLL_STATE_DIR=" + state, "ATOLL_DOCKER_PLAIN=true", "ATOLL_DOCKER_HOST=unix://" + filepath.Join(state, "engine")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func look(t *testing.T, state string) (f found) {
 // If gVisor works, it is the default provider. It is probed once per boot of the machine.
 func TestGVisorIsTheDefault(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	b, err := load(t, "", []string{"ATOLL_STATE_DIR=" + t.TempDir()}, nil)
+	b, err := loadBuilder(t, "", []string{"ATOLL_STATE_DIR=" + t.TempDir()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// unnamed returns a Builder as on a system if no provider is configured.
-func unnamed(t *testing.T, goos string) *Builder {
+// loadUnnamed returns a Builder as on a system if no provider is configured.
+func loadUnnamed(t *testing.T, goos string) *Builder {
 	t.Helper()
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestChoose(t *testing.T) {
 		{what: "a system with docker only", names: []string{"docker"}, want: "docker"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			b := unnamed(t, "linux")
+			b := loadUnnamed(t, "linux")
 			if tt.providers != nil {
 				b.Providers = tt.providers
 			}
@@ -89,7 +89,7 @@ func TestChooseWhatIsNamed(t *testing.T) {
 		{from: "config.yaml:1", file: "provider: microvm\n"},
 		{}, // not loaded
 	} {
-		b, err := load(t, tt.file, tt.env, tt.flags)
+		b, err := loadBuilder(t, tt.file, tt.env, tt.flags)
 		if tt.from == "" {
 			b, err = NewBuilder(&config.Config{Provider: "microvm", Providers: config.DefaultProviders("linux")})
 		}
@@ -111,7 +111,7 @@ func TestChooseWhatIsNamed(t *testing.T) {
 
 // Providers that may have created sandboxes before remain configured.
 func TestChosenKeepsTheOthers(t *testing.T) {
-	b := unnamed(t, "linux")
+	b := loadUnnamed(t, "linux")
 	names := b.withChoice(Choice{Provider: "docker"}).ProviderNames()
 	if want := []string{"docker", "gvisor", "microvm", "vmdocker"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)

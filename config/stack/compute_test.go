@@ -9,7 +9,7 @@ import (
 
 func TestCompute(t *testing.T) {
 	t.Setenv("PATH", testenv.OnlyPlugins(t, "dagger")) // without Dagger's CLI
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,7 @@ func TestCompute(t *testing.T) {
 	if name, used, p := b.ProbeCompute(t.Context()); name != "dagger" || used || p.OK || !strings.Contains(p.Reason, "compute.backend is sandbox") || !strings.Contains(p.Fix, "dagger.engine") {
 		t.Errorf("ProbeCompute with the default: %q, %v, %+v", name, used, p)
 	}
-	if b, err = load(t, "", []string{"ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_ENGINE=unix:///run/dagger.sock"}, nil); err != nil {
+	if b, err = loadBuilder(t, "", []string{"ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_ENGINE=unix:///run/dagger.sock"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	// No image has the machine's own programs.

@@ -23,7 +23,7 @@ func TestOpenConversations(t *testing.T) {
 			"access_key: env:CONVERSATION_ACCESS_KEY, secret_key: env:CONVERSATION_SECRET_KEY}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := load(t, "conversation: "+text, nil, nil)
+			b, err := loadBuilder(t, "conversation: "+text, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +53,7 @@ func TestOpenConversations(t *testing.T) {
 }
 
 func TestOpenConversationsFails(t *testing.T) {
-	b, err := load(t, "conversation: {store: dynamodb, endpoint: \"http://127.0.0.1:1\", access_key: env:CONVERSATION_NONE, secret_key: env:CONVERSATION_NONE}", nil, nil)
+	b, err := loadBuilder(t, "conversation: {store: dynamodb, endpoint: \"http://127.0.0.1:1\", access_key: env:CONVERSATION_NONE, secret_key: env:CONVERSATION_NONE}", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

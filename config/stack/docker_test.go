@@ -8,7 +8,7 @@ import (
 
 // The default image in the configuration is that of package docker.
 func TestDockerDefaults(t *testing.T) {
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

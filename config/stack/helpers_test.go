@@ -8,8 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 )
 
-// load returns a Builder of the file text in a new home directory.
-func load(t *testing.T, text string, env []string, flags map[string]string) (*Builder, error) {
+// loadBuilder returns a Builder of the file text in a new home directory.
+func loadBuilder(t *testing.T, text string, env []string, flags map[string]string) (*Builder, error) {
 	t.Helper()
 	home := t.TempDir()
 	file := filepath.Join(home, "config.yaml")
@@ -23,8 +23,8 @@ func load(t *testing.T, text string, env []string, flags map[string]string) (*Bu
 	return NewBuilder(cfg)
 }
 
-// build returns a Builder of cfg.
-func build(t *testing.T, cfg *config.Config) *Builder {
+// buildConfig returns a Builder of cfg.
+func buildConfig(t *testing.T, cfg *config.Config) *Builder {
 	t.Helper()
 	b, err := NewBuilder(cfg)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // The defaults in the configuration are those of package image.
 func TestImageDefaults(t *testing.T) {
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestMachineOptions(t *testing.T) {
 			Jail: &firecracker.Jail{Jailer: "/j", UID: 7, GID: 8, Cgroups: []string{"a.max=1"}, CgroupVersion: 2},
 		},
 	} {
-		b, err := load(t, file, nil, nil)
+		b, err := loadBuilder(t, file, nil, nil)
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue

@@ -24,7 +24,7 @@ import (
 // has its own test.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
-		b := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Resources: config.Resources{Memory: 1 << 30}})
+		b := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Resources: config.Resources{Memory: 1 << 30}})
 		p, err := b.Open(Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestOpenMetrics(t *testing.T) {
 	}
 	defer metrics.Close()
 	var log bytes.Buffer
-	p, err := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Calls: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics})
+	p, err := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Calls: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestOpenMetrics(t *testing.T) {
 func TestOpenTraces(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	traces := &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
-	p, err := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Traces: traces})
+	p, err := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Traces: traces})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestWorkspacesAreTraced(t *testing.T) {
 	traces := &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
 	var log bytes.Buffer
 	calls := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p, err := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Traces: traces, Calls: calls})
+	p, err := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"}).Open(Options{Traces: traces, Calls: calls})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestProviders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := build(t, cfg).Open(Options{})
+			p, err := buildConfig(t, cfg).Open(Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func kubeconfig(t *testing.T) string {
 }
 
 func TestOpenWithoutAProvider(t *testing.T) {
-	_, err := build(t, &config.Config{}).Open(Options{})
+	_, err := buildConfig(t, &config.Config{}).Open(Options{})
 	if err == nil || !strings.Contains(err.Error(), "use one of gvisor, docker, ") {
 		t.Errorf("Open without a provider: %v, want the names of providers", err)
 	}

@@ -30,7 +30,7 @@ func TestOtherPlugins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", tt.path+string(os.PathListSeparator)+os.Getenv("PATH"))
-			b, err := load(t, tt.file, nil, nil)
+			b, err := loadBuilder(t, tt.file, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func TestPoolOfMachines(t *testing.T) {
 	if err := os.Symlink(store, filepath.Join(state, "bundles")); err != nil {
 		t.Fatal(err)
 	}
-	b, err := load(t, "provider: microvm\nproviders: [microvm]\nstate_dir: "+state+"\npool: {machines: {size: 1, for: run}}", nil, nil)
+	b, err := loadBuilder(t, "provider: microvm\nproviders: [microvm]\nstate_dir: "+state+"\npool: {machines: {size: 1, for: run}}", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

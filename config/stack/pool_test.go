@@ -15,7 +15,7 @@ import (
 
 // Pools for commands, sessions and templates have exactly the specs of those.
 func TestPoolsForOthers(t *testing.T) {
-	b, err := load(t, `
+	b, err := loadBuilder(t, `
 provider: mock
 providers: [mock, local]
 session: {idle_timeout: 10m, max_lifetime: 2h}
@@ -80,7 +80,7 @@ pool:
 // A server fills its pools, and applies the settings of all sandboxes. Another program fills none, but knows claimed
 // sandboxes.
 func TestPoolsAreFilled(t *testing.T) {
-	b, err := load(t, "provider: mock\nproviders: [mock]\nlifetime: 1h\nidle_stop: 20m\npool: {a: {size: 2}, other: {size: 1, project: other}}", nil, nil)
+	b, err := loadBuilder(t, "provider: mock\nproviders: [mock]\nlifetime: 1h\nidle_stop: 20m\npool: {a: {size: 2}, other: {size: 1, project: other}}", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,5 +119,32 @@ func TestPoolsAreFilled(t *testing.T) {
 	}
 	if r, err := pool.ReportOf(t.Context(), other); err != nil || len(r.Pools) > 0 {
 		t.Errorf("another program has %+v, %v", r, err)
+	}
+}
+
+// A server has sandboxes of the default kind ready, with gVisor and unless warm is false.
+func TestDefaultEntry(t *testing.T) {
+	for text, want := range map[string]bool{
+		"provider: gvisor":                   true,
+		"{provider: gvisor, warm: false}":    false,
+		"{provider: docker}":                 false,
+		"{provider: mock}":                   false,
+		"{provider: gvisor, project: other}": true,
+		"{provider: mock, providers: [gvisor], project_providers: [default=gvisor]}": true,
+	} {
+		b, err := loadBuilder(t, text, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, ok, err := b.defaultEntry()
+		if err != nil || ok != want {
+			t.Errorf("%s: an entry: %v, %v; want %v", text, ok, err, want)
+		}
+		if e := one.entry; ok && (one.provider != "gvisor" || e.Min != 1 || e.Max < 1 || e.Max > mostWarm || !e.Optional || e.Spec.Project != b.Project) {
+			t.Errorf("%s: got %+v", text, one)
+		}
+	}
+	if most, free := machineMemory(), availableMemory(); free > most {
+		t.Errorf("%d bytes of %d are available", free, most)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // An account of a project cannot lift limits, ask for more than the greatest ones, or name an image of any registry.
 // An admin can.
 func TestProjectLimits(t *testing.T) {
-	b, err := load(t, "provider: gvisor\nprojects:\n  memory: 4g\n  cpus: 1.5\n  images: [registry.example.com/team]\n", nil, nil)
+	b, err := loadBuilder(t, "provider: gvisor\nprojects:\n  memory: 4g\n  cpus: 1.5\n  images: [registry.example.com/team]\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestProjectLimits(t *testing.T) {
 
 // Without settings, the greatest limits leave the machine alive, and those of other machines are finite.
 func TestProjectLimitsByDefault(t *testing.T) {
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

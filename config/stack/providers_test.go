@@ -18,7 +18,7 @@ func TestOpenSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer metrics.Close()
-	p, err := build(t, &config.Config{
+	p, err := buildConfig(t, &config.Config{
 		StateDir: t.TempDir(), Provider: "mock", Providers: []string{"local"}, ProjectProviders: []string{"team=local"},
 	}).Open(Options{Metrics: metrics})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // A stack that creates no sandbox, or only one that ends with its command, opens no store.
 func TestStoreIsOpenedWhenNeeded(t *testing.T) {
-	b := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"})
+	b := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock"})
 	p, err := b.Open(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 // If two programs without a server create a sandbox of one name at once, with different providers, one succeeds. The
 // error of the other names the provider.
 func TestNameAtTwoProviders(t *testing.T) {
-	b := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
+	b := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
 	for range 20 {
 		var all sync.WaitGroup
 		made := make([]atoll.Sandbox, 2)
@@ -96,7 +96,7 @@ func TestNameAtTwoProviders(t *testing.T) {
 
 // The name of an expired sandbox is free for all providers, even before reconciliation.
 func TestNameOfTheExpired(t *testing.T) {
-	b := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
+	b := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
 	p, err := b.Open(Options{Server: true})
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestNameOfTheExpired(t *testing.T) {
 
 // The store says which provider created a sandbox if that cannot be asked itself.
 func TestMakerOf(t *testing.T) {
-	b := build(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
+	b := buildConfig(t, &config.Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}})
 	maker := makerOf(b)
 	if name, err := maker(t.Context(), atoll.NewID()); name != "" || err != nil {
 		t.Errorf("makerOf without a store: %q, %v", name, err)

@@ -9,7 +9,7 @@ import (
 
 // No session lasts longer than its sandbox may.
 func TestSessionLifetime(t *testing.T) {
-	b, err := load(t, "lifetime: 1h\nprovider: mock\n", nil, nil)
+	b, err := loadBuilder(t, "lifetime: 1h\nprovider: mock\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 // A URL that only the store can refuse is an error of the Builder.
 func TestInvalidStoreURL(t *testing.T) {
-	_, err := load(t, "store: {url: \"postgres://atoll@db.example.com/atoll?sslmode=whatever\"}", nil, nil)
+	_, err := loadBuilder(t, "store: {url: \"postgres://atoll@db.example.com/atoll?sslmode=whatever\"}", nil, nil)
 	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "config.yaml:1: store.url: ") || !strings.Contains(err.Error(), "sslmode") {
 		t.Errorf("got %v, want an error with the line and sslmode", err)
 	}
@@ -24,7 +24,7 @@ func TestSharedDatabase(t *testing.T) {
 	t.Setenv("STORE_PASSWORD", testenv.LockedPassword)
 	url := "postgres://locked@/atoll?host=" + testenv.OwnPostgres(t).Socket()
 	text := fmt.Sprintf("{provider: mock, providers: [mock], store: {url: %q, password: env:STORE_PASSWORD}}", url)
-	b, err := load(t, text, nil, nil)
+	b, err := loadBuilder(t, text, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestSharedDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	other, err := load(t, text, nil, nil)
+	other, err := loadBuilder(t, text, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestSharedDatabase(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	place := func(text, provider string) string {
 		t.Helper()
-		b, err := load(t, text, nil, nil)
+		b, err := loadBuilder(t, text, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ func TestStores(t *testing.T) {
 		{"s3://bucket/a/../b", "path without", atoll.ErrInvalid},
 		{"http://bucket", "write s3://", atoll.ErrInvalid},
 	} {
-		b, err := load(t, "", []string{"AWS_REGION=eu-central-1"}, nil)
+		b, err := loadBuilder(t, "", []string{"AWS_REGION=eu-central-1"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 
 // Each driver reports why it does not work, or notes about itself.
 func TestDrivers(t *testing.T) {
-	b, err := load(t, "", nil, nil)
+	b, err := loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestTools(t *testing.T) {
 		{"mock", nil, ""},
 		{"gvisor", []string{"ATOLL_TOOLS_IMAGES==debian:12,python=python:3.13"}, "debian:12"},
 	} {
-		b, err := load(t, "", tt.env, nil)
+		b, err := loadBuilder(t, "", tt.env, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestTools(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"STATION_SANDBOX_CODE_MODE_ENABLED", "ATOLL_TOOLS_ENABLED"} {
-		b, err := load(t, "", []string{name + "=false"}, nil)
+		b, err := loadBuilder(t, "", []string{name + "=false"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	b, err := load(t, "", []string{"ATOLL_TOOLS_ROOTS=/work,/srv", "ATOLL_TOOLS_BLOCKED_PATHS=/srv/secret", "ATOLL_TOOLS_ALLOW_IMAGES=ghcr.io/acme/*", "ATOLL_CODE_ANYTHING=x"}, nil)
+	b, err := loadBuilder(t, "", []string{"ATOLL_TOOLS_ROOTS=/work,/srv", "ATOLL_TOOLS_BLOCKED_PATHS=/srv/secret", "ATOLL_TOOLS_ALLOW_IMAGES=ghcr.io/acme/*", "ATOLL_CODE_ANYTHING=x"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestImagesOfTheEngineReachMachines(t *testing.T) {
 	const image = "only-here:1"
 	host := dockerd(t, filepath.Join(dir, "docker"))
 	loadBusybox(t, host, image)
-	b, err := load(t, "provider: vmdocker\nproviders: [vmdocker]\nstate_dir: "+dir+"\ndocker: {host: 'unix://"+host+"'}\nvmdocker: {cpu_count: 1}", nil, nil)
+	b, err := loadBuilder(t, "provider: vmdocker\nproviders: [vmdocker]\nstate_dir: "+dir+"\ndocker: {host: 'unix://"+host+"'}\nvmdocker: {cpu_count: 1}", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,14 @@ import (
 )
 
 func TestLinkOptions(t *testing.T) {
-	b, err := load(t, "public_url: https://Atoll.example.com/\nports: {domain: ports.example.com, link_ttl: 1h}\n", nil, nil)
+	b, err := loadBuilder(t, "public_url: https://Atoll.example.com/\nports: {domain: ports.example.com, link_ttl: 1h}\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o := b.LinkOptions(); o.PublicURL != "https://Atoll.example.com" || o.Domain != "ports.example.com" || o.TTL != time.Hour {
 		t.Errorf("LinkOptions = %+v", o)
 	}
-	b, err = load(t, "", nil, nil)
+	b, err = loadBuilder(t, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestLinkOptions(t *testing.T) {
 // All servers of a store have the same secret for links, and no other store has it.
 func TestLinkSecret(t *testing.T) {
 	secret := func(dir string) string {
-		b := build(t, &config.Config{StateDir: dir})
+		b := buildConfig(t, &config.Config{StateDir: dir})
 		secret, err := b.LinkOptions().Secret(t.Context())
 		if err != nil || len(secret) < 32 {
 			t.Fatalf("Secret = %q, %v", secret, err)

@@ -102,7 +102,7 @@ func (l *Provider) trimStock(es *entryState) (surplus []stockItem) {
 		return nil
 	case now.Sub(es.asked) > l.opts.quiet:
 		es.want = 0
-	case es.want > es.Min && now.Sub(es.missed) > calmTime:
+	case es.want > es.Min && now.Sub(es.missed) > l.opts.calm:
 		es.want, es.missed = es.want-1, now
 	}
 	for len(es.warm) > es.want {

@@ -67,6 +67,7 @@ type Options struct {
 	onStep     func(name string) // for tests: called after each step, with its name
 	checkEvery time.Duration     // for tests: the interval between checks of the stock
 	quiet      time.Duration     // for tests: quietTime
+	calm       time.Duration     // for tests: calmTime
 	backoff    time.Duration     // for tests: the wait after a first failure
 	reserveTTL time.Duration     // for tests: the lifetime of a reservation
 }
@@ -152,7 +153,7 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 	opts.HealthTimeout = cmp.Or(opts.HealthTimeout, DefaultHealthTimeout)
 	opts.backoff = cmp.Or(opts.backoff, time.Second)
 	opts.reserveTTL = cmp.Or(opts.reserveTTL, atoll.ReservationTTL)
-	opts.quiet = cmp.Or(opts.quiet, quietTime)
+	opts.quiet, opts.calm = cmp.Or(opts.quiet, quietTime), cmp.Or(opts.calm, calmTime)
 	if opts.HasRoom == nil {
 		opts.HasRoom = func() bool { return true }
 	}

@@ -384,6 +384,28 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+// An entry that has grown goes back to its minimum if no request misses.
+func TestCalm(t *testing.T) {
+	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}}
+	o.Calm(20 * time.Millisecond)
+	o.Hasten(10*time.Millisecond, time.Millisecond)
+	p := newPool(t, openMock(t, mock.Options{}), t.TempDir(), o)
+	defer closeProvider(t, p)
+	eventually(t, func() error { // until a request comes before the next sandbox
+		mustCreate(t, p, atoll.Spec{})
+		if r := poolReport(t, p).Pools[0]; r.ColdMisses == 0 {
+			return fmt.Errorf("got %+v, want a miss", r)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if r := poolReport(t, p).Pools[0]; r.Min != 1 || r.Warm != 1 || r.Booting != 0 {
+			return fmt.Errorf("got %+v, want one sandbox", r)
+		}
+		return nil
+	})
+}
+
 // Without requests, an entry that grows has no stock, until the next one.
 func TestQuiet(t *testing.T) {
 	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}}
