@@ -120,6 +120,20 @@ func RemoveProject(ctx context.Context, p Provider, project string) error {
 	return nil
 }
 
+// A Stock describes the sandboxes that a provider has booted ahead of need, with its counters since the start of the program.
+type Stock struct {
+	Spec    Spec // of the booted sandboxes
+	Max     int  // most of them; 0 means that the provider has no stock
+	Want    int  // the number that the demand asks for
+	Ready   int  // the number that have booted
+	Booting int  // the number that boot at this moment
+
+	Hits, Misses     int64  // creations that got a booted sandbox, and that found none
+	Unmatched        int64  // creations that asked for another kind of sandbox
+	Created, Removed int64  // sandboxes that have booted, and that were removed unused
+	Problem          string // the error of the last boot; "" if it succeeded
+}
+
 // A ProjectLister is a Provider that has resources which all sandboxes of a project share, such
 // as a machine or a disk.
 type ProjectLister interface {

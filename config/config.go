@@ -83,7 +83,7 @@ type Config struct {
 	Tools         Tools        `yaml:"tools"`
 	Compute       Compute      `yaml:"compute"`
 	PoolCreations int          `yaml:"pool_creations" doc:"most sandboxes that the pools of a provider create at a time, so that others get the machine, too"`
-	Warm          bool         `yaml:"warm" doc:"let serve have sandboxes of the default kind ready: one, and more if more are asked for, in at most 5 % of this machine's memory; none after an hour without a request; only with gvisor"`
+	Warm          bool         `yaml:"warm" doc:"let serve boot sandboxes ahead of requests: one, and more if more are asked for, in at most 5 % of this machine's memory; none after an hour without a request; only with gvisor"`
 	// Pools can be set in the file only.
 	Pools map[string]*Pool `yaml:"pool"`
 	// Plugins can be set in the file only.

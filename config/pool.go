@@ -50,9 +50,6 @@ const RunIdleTimeout = atoll.Duration(time.Minute)
 
 func (p *Pool) setDefaults() { p.Size, p.For = pool.DefaultMin, forCreate }
 
-// DefaultPool returns the pool of sandboxes that requests get without a setting: see Config.Warm.
-func DefaultPool() *Pool { return &Pool{Size: 1, For: forCreate} }
-
 // SandboxSpec returns the spec of the pool's sandboxes.
 func (p *Pool) SandboxSpec(cfg *Config) (*atoll.Spec, error) {
 	s := &atoll.Spec{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -30,7 +31,8 @@ func newPoolLs(a *app) *cobra.Command {
 		Use:   "ls [flags]",
 		Short: "List pools and their sandboxes",
 		Long: `Ls lists pools. WARM is the number of warm sandboxes, and how many there should be.
-No other list has them, and their ids, which --json shows, cannot be used.`,
+No other list has them, and their ids, which --json shows, cannot be used. The pool
+default is the stock of the setting warm, which serves all projects.`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -43,7 +45,7 @@ No other list has them, and their ids, which --json shows, cannot be used.`,
 				return printList(a, l, report.Pools, func(p pool.Pool) string { return p.Name },
 					[]string{"NAME", "PROVIDER", "PROJECT", "IMAGE", "WARM", "BOOTING", "PROBLEM"},
 					func(p pool.Pool) []string {
-						return []string{p.Name, p.Provider, p.Spec.Project, p.Spec.Image, fmt.Sprintf("%d/%d", p.Warm, p.Min), strconv.Itoa(p.Booting), p.Problem}
+						return []string{p.Name, p.Provider, cmp.Or(p.Spec.Project, "*"), p.Spec.Image, fmt.Sprintf("%d/%d", p.Warm, p.Min), strconv.Itoa(p.Booting), p.Problem}
 					})
 			})
 		},

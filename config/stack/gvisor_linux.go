@@ -12,6 +12,10 @@ import (
 )
 
 func openGVisor(b *Builder, opts Options) (atoll.Provider, error) {
+	stock := 0
+	if opts.Server && b.stockProvider() == "gvisor" {
+		stock = stockSize()
+	}
 	return gvisor.New(gvisor.Options{
 		Dir:       filepath.Join(b.StateDir, "gvisor"),
 		HostPaths: b.GVisor.HostPaths,
@@ -19,8 +23,11 @@ func openGVisor(b *Builder, opts Options) (atoll.Provider, error) {
 		Debug:     b.GVisor.Debug,
 		Image:     imageOptions(b.Image),
 		Spare:     opts.Server,
+		Stock:     stock,
+		HasRoom:   hasRoom,
 		Log:       opts.Log,
 
-		BuildHelper: true,
+		BuildHelper:    true,
+		StockResources: b.limitOptions().Resources,
 	})
 }

@@ -91,7 +91,7 @@ func (b *Builder) Open(opts Options) (atoll.Provider, error) {
 		}
 		members = append(members, router.Member{
 			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, b, opts, all) },
-			OpenEarly: opts.Server && (slices.ContainsFunc(all, func(s poolEntry) bool { return s.provider == name }) || hasStock(b, name)),
+			OpenEarly: opts.Server && (slices.ContainsFunc(all, func(s poolEntry) bool { return s.provider == name }) || hasStock(b, name) || name == b.stockProvider()),
 		})
 	}
 	p, err := router.New(members, router.Options{
@@ -142,12 +142,16 @@ func openMember(entry config.Entry, b *Builder, opts Options, all []poolEntry) (
 	if err != nil {
 		return nil, err
 	}
+	var stock func() atoll.Stock
+	if s, ok := p.(interface{ Stock() atoll.Stock }); ok && opts.Server && entry.Name == b.stockProvider() {
+		stock = s.Stock
+	}
 	if err := b.settlePlace(context.Background(), entry.Name, p); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return layer.Wrap(p, layer.Each, map[string]layer.Wrapper{
 		"registry": layer.Always(func(p atoll.Provider) atoll.Provider { return newRegistry(p, openStore(b), b, opts) }),
-		"pool":     func(p atoll.Provider) (atoll.Provider, error) { return newPool(p, b, opts, all) },
+		"pool":     func(p atoll.Provider) (atoll.Provider, error) { return newPool(p, b, opts, all, stock) },
 		"limit":    layer.Always(func(p atoll.Provider) atoll.Provider { return limit.New(p, b.limitOptions()) }),
 		"trace":    layer.Always(func(p atoll.Provider) atoll.Provider { return trace.New(p, opts.traceOptions()) }),
 	})

@@ -66,27 +66,20 @@ func (b *Builder) poolEntries() (all []poolEntry, err error) {
 		s.Provider = ""
 		all = append(all, poolEntry{maker, pool.Entry{Name: name, Spec: *s, Min: p.Size}})
 	}
-	entry, ok, err := b.defaultEntry()
-	if ok {
-		all = append(all, entry)
-	}
-	return all, err
+	return all, nil
 }
 
-// defaultEntry returns the entry of the setting warm. ok is false if there is none.
-func (b *Builder) defaultEntry() (entry poolEntry, ok bool, err error) {
-	p := config.DefaultPool()
-	s, err := p.SandboxSpec(b.Config)
-	if err != nil {
-		return poolEntry{}, false, err
-	}
-	maker := b.providerOf("", s)
+// stockProvider returns the provider that boots sandboxes ahead of need, for the setting warm; "" if none does.
+func (b *Builder) stockProvider() string {
+	maker := b.providerOf("", &atoll.Spec{Project: b.Project})
 	if e, _ := config.BuiltIn(maker); !b.Warm || !e.Light {
-		return poolEntry{}, false, nil
+		return ""
 	}
-	most := min(machineMemory()/20/warmMemory, mostWarm)
-	return poolEntry{maker, pool.Entry{Name: "default", Spec: *s, Min: p.Size, Max: max(int(most), p.Size), Optional: true}}, true, nil
+	return maker
 }
+
+// stockSize returns the most sandboxes that boot ahead of need.
+func stockSize() int { return max(1, int(min(machineMemory()/20/warmMemory, mostWarm))) }
 
 const (
 	warmMemory = 32 << 20 // bytes that a warm sandbox may need
@@ -109,10 +102,10 @@ func hasStock(b *Builder, provider string) bool {
 }
 
 // newPool wraps the pool layer around p. A server fills its pools; other programs only know claimed sandboxes.
-func newPool(p atoll.Provider, b *Builder, opts Options, all []poolEntry) (atoll.Provider, error) {
+func newPool(p atoll.Provider, b *Builder, opts Options, all []poolEntry, stock func() atoll.Stock) (atoll.Provider, error) {
 	info := p.Info()
 	e, _ := config.BuiltIn(info.Name)
-	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.DefaultImage(b.Config), MaxCreations: b.PoolCreations, HasRoom: hasRoom}
+	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: e.DefaultImage(b.Config), MaxCreations: b.PoolCreations, Stock: stock}
 	limits := b.limitOptions()
 	for _, s := range all {
 		if s.provider != info.Name {

@@ -123,7 +123,7 @@ func TestPoolsAreFilled(t *testing.T) {
 }
 
 // A server has sandboxes of the default kind ready, with gVisor and unless warm is false.
-func TestDefaultEntry(t *testing.T) {
+func TestStockProvider(t *testing.T) {
 	for text, want := range map[string]bool{
 		"provider: gvisor":                   true,
 		"{provider: gvisor, warm: false}":    false,
@@ -136,13 +136,12 @@ func TestDefaultEntry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, ok, err := b.defaultEntry()
-		if err != nil || ok != want {
-			t.Errorf("%s: an entry: %v, %v; want %v", text, ok, err, want)
+		if got := b.stockProvider(); (got == "gvisor") != want || !want && got != "" {
+			t.Errorf("%s: the provider with a stock is %q", text, got)
 		}
-		if e := one.entry; ok && (one.provider != "gvisor" || e.Min != 1 || e.Max < 1 || e.Max > mostWarm || !e.Optional || e.Spec.Project != b.Project) {
-			t.Errorf("%s: got %+v", text, one)
-		}
+	}
+	if n := stockSize(); n < 1 || n > mostWarm {
+		t.Errorf("at most %d sandboxes", n)
 	}
 	if most, free := machineMemory(), availableMemory(); free > most {
 		t.Errorf("%d bytes of %d are available", free, most)

@@ -8,12 +8,6 @@ func (o *Options) SetStep(f func(name string)) { o.onStep = f }
 // Hasten sets the interval between checks of the stock, and the wait after a failure.
 func (o *Options) Hasten(look, rest time.Duration) { o.checkEvery, o.backoff = look, rest }
 
-// Calm sets the time without misses after which an entry that grows wants one sandbox less.
-func (o *Options) Calm(d time.Duration) { o.calm = d }
-
-// Quiet sets the time without requests after which an entry that grows has no stock.
-func (o *Options) Quiet(d time.Duration) { o.quiet = d }
-
 // Hold sets the lifetime of a reservation.
 func (o *Options) Hold(d time.Duration) { o.reserveTTL = d }
 

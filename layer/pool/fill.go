@@ -48,7 +48,7 @@ func (l *Provider) startCreations() time.Duration {
 	defer l.mu.Unlock()
 	rest := time.Hour
 	for l.creating < l.opts.MaxCreations && !l.closed {
-		var next *entryState // the one that lacks the largest share of what it wants
+		var next *entryState // the one that lacks the largest share of its minimum
 		now := time.Now()
 		for _, es := range l.entries {
 			missing := es.missingCount()
@@ -56,10 +56,7 @@ func (l *Provider) startCreations() time.Duration {
 			case missing <= 0:
 			case now.Before(es.retryAt):
 				rest = min(rest, es.retryAt.Sub(now))
-			case es.Max > 0 && l.callers > 0: // they go first, and wake the filler
-			case es.Max > 0 && len(es.warm)+es.creating > 0 && !l.opts.HasRoom():
-				rest = min(rest, roomInterval)
-			case next == nil || missing*next.want > next.missingCount()*es.want:
+			case next == nil || missing*next.Min > next.missingCount()*es.Min:
 				next = es
 			}
 		}
@@ -74,42 +71,7 @@ func (l *Provider) startCreations() time.Duration {
 }
 
 // missingCount returns the number of sandboxes to create.
-func (es *entryState) missingCount() int { return es.want - len(es.warm) - es.creating - es.pending }
-
-const (
-	quietTime    = time.Hour        // without requests, after which an entry that grows has no stock
-	calmTime     = 10 * time.Minute // without misses, after which it wants one sandbox less
-	roomInterval = time.Minute      // between looks for room
-)
-
-// noteRequest adapts the number of warm sandboxes to a request. missed reports that none was warm. The caller must hold
-// l.mu.
-func (es *entryState) noteRequest(missed bool) {
-	es.asked = time.Now()
-	if !missed || es.Max == 0 {
-		return
-	}
-	es.missed = es.asked
-	es.want = max(es.Min, min(2*es.want, es.Max))
-}
-
-// trimStock makes an entry that grows want fewer sandboxes when fewer are asked for. It returns those that are too many.
-func (l *Provider) trimStock(es *entryState) (surplus []stockItem) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch now := time.Now(); {
-	case es.Max == 0:
-		return nil
-	case now.Sub(es.asked) > l.opts.quiet:
-		es.want = 0
-	case es.want > es.Min && now.Sub(es.missed) > l.opts.calm:
-		es.want, es.missed = es.want-1, now
-	}
-	for len(es.warm) > es.want {
-		surplus, es.warm = append(surplus, es.warm[0]), es.warm[1:]
-	}
-	return surplus
-}
+func (es *entryState) missingCount() int { return es.Min - len(es.warm) - es.creating - es.pending }
 
 // createStock creates one sandbox for es and records the outcome in it.
 func (l *Provider) createStock(es *entryState) {
@@ -131,7 +93,7 @@ func (l *Provider) createStock(es *entryState) {
 	case !closed:
 		es.problem, es.retryAt, es.backoff = err.Error(), time.Now().Add(es.backoff), min(2*es.backoff, maxBackoff)
 	}
-	if err != nil && !closed && first && !es.Optional {
+	if err != nil && !closed && first {
 		l.log.Warn("pool: cannot create a sandbox; will retry", "pool", es.Name, "err", err)
 	}
 	wakeReceiver(l.wake)
@@ -317,11 +279,6 @@ func (l *Provider) checkStock(ctx context.Context) {
 	}
 	var all []candidate
 	l.expireReservations()
-	for _, es := range l.entries {
-		for _, it := range l.trimStock(es) {
-			_ = l.removeStock(ctx, es, it.sb.ID()) // logs its error
-		}
-	}
 	l.mu.Lock()
 	pending := maps.Clone(l.toRemove)
 	for _, es := range l.entries {

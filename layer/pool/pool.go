@@ -56,8 +56,8 @@ type Options struct {
 	// Image is the provider's default image, if it has a name. A spec that names it
 	// matches an entry without an image.
 	Image string
-	// HasRoom reports whether this machine has room for one more sandbox of an entry that grows; nil means always.
-	HasRoom func() bool
+	// Stock returns the stock that the provider itself has, if any. Reports have it as the pool StockName.
+	Stock func() atoll.Stock
 	// Server declares a long-running program. It removes the stock that killed
 	// programs have left.
 	Server bool
@@ -66,8 +66,6 @@ type Options struct {
 
 	onStep     func(name string) // for tests: called after each step, with its name
 	checkEvery time.Duration     // for tests: the interval between checks of the stock
-	quiet      time.Duration     // for tests: quietTime
-	calm       time.Duration     // for tests: calmTime
 	backoff    time.Duration     // for tests: the wait after a first failure
 	reserveTTL time.Duration     // for tests: the lifetime of a reservation
 }
@@ -79,11 +77,6 @@ type Entry struct {
 	// with a TTL, whatever its value, serves specs with any TTL.
 	Spec atoll.Spec
 	Min  int // number of warm sandboxes; 0 means DefaultMin
-	// Max lets the number follow the demand, if it is not 0. The number doubles with each request that finds no warm
-	// sandbox, up to Max, and goes back in steps. After an hour without a request it is 0, until the next one.
-	Max int
-	// Optional makes New leave out the entry if another one has its name, or serves the same specs.
-	Optional bool
 }
 
 // A Provider is the layer.
@@ -109,7 +102,6 @@ type Provider struct {
 	mu          sync.Mutex
 	closed      bool
 	creating    int
-	callers     int // in Create
 	unmatched   int64
 	ownStock    map[string]struct{}     // stock of this program, with sandboxes in creation or removal
 	reserved    map[string]*reservation // by sandbox ID
@@ -127,9 +119,6 @@ type entryState struct {
 	warm     []stockItem // oldest first
 	creating int
 	pending  int           // popped for a caller, or reserved
-	want     int           // the desired number of warm sandboxes
-	asked    time.Time     // the last request
-	missed   time.Time     // the last request without a warm sandbox, or the last step back
 	made     chan struct{} // closed after the next creation
 	waiting  int           // callers that wait for a creation
 	stats    Stats         // without HitRate
@@ -153,10 +142,6 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 	opts.HealthTimeout = cmp.Or(opts.HealthTimeout, DefaultHealthTimeout)
 	opts.backoff = cmp.Or(opts.backoff, time.Second)
 	opts.reserveTTL = cmp.Or(opts.reserveTTL, atoll.ReservationTTL)
-	opts.quiet, opts.calm = cmp.Or(opts.quiet, quietTime), cmp.Or(opts.calm, calmTime)
-	if opts.HasRoom == nil {
-		opts.HasRoom = func() bool { return true }
-	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -194,8 +179,6 @@ func (l *Provider) addEntry(e Entry) error {
 	switch {
 	case !atoll.ValidName(e.Name):
 		return atoll.Errorf("open", "pool", atoll.ErrInvalid, "pool %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", e.Name)
-	case e.Max != 0 && e.Max < e.Min:
-		return bad("max %d is less than min %d", e.Max, e.Min)
 	case e.Min < 0:
 		return bad("min %d must be positive, or 0 for %d", e.Min, DefaultMin)
 	case err != nil:
@@ -209,13 +192,10 @@ func (l *Provider) addEntry(e Entry) error {
 	}
 	s.ID = ""
 	e.Spec, e.Min = *s, cmp.Or(e.Min, DefaultMin)
-	now := time.Now()
-	es := &entryState{Entry: e, fingerprint: l.fingerprintSpec(s), backoff: l.opts.backoff, want: e.Min, asked: now, missed: now, made: make(chan struct{})}
+	es := &entryState{Entry: e, fingerprint: l.fingerprintSpec(s), backoff: l.opts.backoff, made: make(chan struct{})}
 	other := l.byFingerprint[es.fingerprint]
 	named := slices.ContainsFunc(l.entries, func(other *entryState) bool { return other.Name == e.Name })
 	switch {
-	case e.Optional && (other != nil || named):
-		return nil
 	case other != nil:
 		return bad("same spec as pool %s; remove one of them", other.Name)
 	case named:
@@ -254,12 +234,20 @@ func (l *Provider) Pools(ctx context.Context) (Report, error) {
 	if err != nil {
 		return report, err
 	}
+	unmatchedByStock := l.addStock(&report)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	report.Unmatched += l.unmatched
+	switch {
+	case l.opts.Stock == nil:
+		report.Unmatched += l.unmatched
+	case len(l.entries) == 0:
+		report.Unmatched += unmatchedByStock
+	default: // a creation that matches neither counts in both
+		report.Unmatched += min(l.unmatched, unmatchedByStock)
+	}
 	for _, es := range l.entries {
 		one := Pool{
-			Name: es.Name, Provider: l.scope, Spec: *es.Spec.Clone(), Min: es.want, Warm: len(es.warm), Booting: es.creating,
+			Name: es.Name, Provider: l.scope, Spec: *es.Spec.Clone(), Min: es.Min, Warm: len(es.warm), Booting: es.creating,
 			Stock: make([]string, 0, len(es.warm)), Problem: es.problem, Stats: es.stats.Add(Stats{}),
 		}
 		for _, it := range es.warm {

@@ -19,6 +19,23 @@ func ReportOf(ctx context.Context, p atoll.Provider) (Report, error) {
 	return Report{}, nil
 }
 
+// StockName is the name of the pool that stands for the stock of a provider: see Options.Stock.
+const StockName = "default"
+
+// addStock adds the stock of the provider to r, and returns the number of creations that did not match it.
+func (l *Provider) addStock(r *Report) (unmatched int64) {
+	if l.opts.Stock == nil {
+		return 0
+	}
+	stock := l.opts.Stock()
+	one := Pool{
+		Name: StockName, Provider: l.scope, Spec: stock.Spec, Min: stock.Want, Warm: stock.Ready, Booting: stock.Booting, Stock: []string{}, Problem: stock.Problem,
+		Stats: Stats{WarmHits: stock.Hits, ColdMisses: stock.Misses, Created: stock.Created, Destroyed: stock.Removed}.Add(Stats{}),
+	}
+	r.Pools, r.Total = append(r.Pools, one), r.Total.Add(one.Stats)
+	return stock.Unmatched
+}
+
 // A Report has the state of pools, and their statistics since the program started.
 type Report struct {
 	Pools []Pool `json:"pools"` // by provider and name
@@ -35,7 +52,7 @@ type Pool struct {
 	Min      int        `json:"min"`               // the desired number of warm sandboxes, now
 	Warm     int        `json:"warm"`              // the number of warm sandboxes
 	Booting  int        `json:"booting"`           // the number of sandboxes in creation
-	Stock    []string   `json:"stock"`             // the IDs of warm sandboxes, oldest first; no call accepts them
+	Stock    []string   `json:"stock"`             // the IDs of warm sandboxes, oldest first; no call accepts them; those of a provider's stock have none yet
 	Problem  string     `json:"problem,omitempty"` // the error of the last creation
 	Stats
 }

@@ -21,11 +21,6 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	l.countCallers(1)
-	defer func() {
-		l.countCallers(-1)
-		wakeReceiver(l.wake)
-	}()
 	es, err := l.entryFor(spec)
 	if err != nil {
 		return nil, err
@@ -166,9 +161,7 @@ func (l *Provider) offerItem(ctx context.Context, es *entryState, it stockItem, 
 func (l *Provider) popOldest(es *entryState, late bool) (stockItem, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	missed := len(es.warm) == 0 || late || l.closed
-	es.noteRequest(missed)
-	if missed {
+	if len(es.warm) == 0 || late || l.closed {
 		es.stats.ColdMisses++
 		return stockItem{}, false
 	}
@@ -360,13 +353,6 @@ func (l *Provider) createCold(ctx context.Context, spec *atoll.Spec) (atoll.Sand
 		return nil, errors.Join(err, sb.Remove(undo, atoll.RemoveVolumes()))
 	}
 	return sb, nil
-}
-
-// countCallers adds n to the number of callers in Create.
-func (l *Provider) countCallers(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.callers += n
 }
 
 // checkNameFree returns ErrAlreadyExists if a claim has the name of spec.

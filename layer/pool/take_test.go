@@ -339,8 +339,8 @@ func TestConcurrentCreate(t *testing.T) {
 	}
 }
 
-// An entry with a maximum grows with each request that finds no warm sandbox, and starts none while others wait.
-func TestGrowth(t *testing.T) {
+// A caller that finds no warm sandbox takes one that is in creation, unless another caller does.
+func TestAwaitCreation(t *testing.T) {
 	var hold atomic.Pointer[chan struct{}]
 	below := openMock(t, mock.Options{Before: func(ctx context.Context, op string, _ int) error {
 		if gate := hold.Load(); op == "create" && gate != nil {
@@ -348,108 +348,30 @@ func TestGrowth(t *testing.T) {
 		}
 		return ctx.Err()
 	}})
-	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4, Optional: true}, {Name: "same", Optional: true, Min: 2}}}
-	p := waitStocked(t, newPool(t, below, t.TempDir(), o))
+	p := waitStocked(t, newPool(t, below, t.TempDir(), plainOptions(1)))
 	defer closeProvider(t, p)
-	if r := poolReport(t, p); len(r.Pools) != 1 || r.Pools[0].Min != 1 {
-		t.Fatalf("got %+v, want one pool with one sandbox", r.Pools)
-	}
 	gate := make(chan struct{})
 	hold.Store(&gate)
 	mustCreate(t, p, atoll.Spec{}) // warm
-	eventually(t, func() error {
-		if r := poolReport(t, p).Pools[0]; r.Booting != 1 {
-			return fmt.Errorf("got %+v, want one in creation", r)
-		}
-		return nil
-	})
+	await := func(what string, ok func(pool.Pool) bool) {
+		t.Helper()
+		eventually(t, func() error {
+			if r := poolReport(t, p).Pools[0]; !ok(r) {
+				return fmt.Errorf("got %+v, want %s", r, what)
+			}
+			return nil
+		})
+	}
+	await("one in creation", func(r pool.Pool) bool { return r.Booting == 1 })
 	var all sync.WaitGroup
 	for range 3 { // one gets the sandbox in creation, the others one of their own
 		all.Go(func() { mustCreate(t, p, atoll.Spec{}) })
 	}
-	eventually(t, func() error {
-		if r := poolReport(t, p).Pools[0]; r.Min != 4 || r.ColdMisses != 3 {
-			return fmt.Errorf("got %+v, want 4 after 3 misses", r)
-		}
-		return nil
-	})
-	if r := poolReport(t, p).Pools[0]; r.Booting != 1 {
-		t.Errorf("%d in creation while callers wait", r.Booting)
-	}
+	await("three misses", func(r pool.Pool) bool { return r.ColdMisses == 3 })
 	hold.Store(nil)
 	close(gate)
 	all.Wait()
-	if r := poolReport(t, p).Pools[0]; r.WarmHits != 2 || r.ColdMisses != 2 {
-		t.Errorf("got %+v, want 2 hits and 2 misses", r)
-	}
-}
-
-// An entry that has grown goes back to its minimum if no request misses.
-func TestCalm(t *testing.T) {
-	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}}
-	o.Calm(20 * time.Millisecond)
-	o.Hasten(10*time.Millisecond, time.Millisecond)
-	p := newPool(t, openMock(t, mock.Options{}), t.TempDir(), o)
-	defer closeProvider(t, p)
-	eventually(t, func() error { // until a request comes before the next sandbox
-		mustCreate(t, p, atoll.Spec{})
-		if r := poolReport(t, p).Pools[0]; r.ColdMisses == 0 {
-			return fmt.Errorf("got %+v, want a miss", r)
-		}
-		return nil
-	})
-	eventually(t, func() error {
-		if r := poolReport(t, p).Pools[0]; r.Min != 1 || r.Warm != 1 || r.Booting != 0 {
-			return fmt.Errorf("got %+v, want one sandbox", r)
-		}
-		return nil
-	})
-}
-
-// Without requests, an entry that grows has no stock, until the next one.
-func TestQuiet(t *testing.T) {
-	o := pool.Options{Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}}
-	o.Quiet(50 * time.Millisecond)
-	o.Hasten(10*time.Millisecond, time.Millisecond)
-	p := newPool(t, openMock(t, mock.Options{}), t.TempDir(), o)
-	defer closeProvider(t, p)
-	waitEmpty := func() (made int64) {
-		t.Helper()
-		eventually(t, func() error {
-			r := poolReport(t, p).Pools[0]
-			if made = r.Created; r.Min != 0 || r.Warm != 0 || r.Booting != 0 || r.Created != r.WarmHits+r.Destroyed {
-				return fmt.Errorf("got %+v, want an empty pool", r)
-			}
-			return nil
-		})
-		return made
-	}
-	before := waitEmpty()
-	eventually(t, func() error {
-		mustCreate(t, p, atoll.Spec{})
-		if r := poolReport(t, p).Pools[0]; r.Created == before {
-			return fmt.Errorf("got %+v, want a sandbox after a request", r)
-		}
-		return nil
-	})
-	waitEmpty()
-}
-
-// An entry that grows has one sandbox if there is no room for more.
-func TestGrowthWithoutRoom(t *testing.T) {
-	p := waitStocked(t, newPool(t, openMock(t, mock.Options{}), t.TempDir(), pool.Options{
-		Entries: []pool.Entry{{Name: "default", Min: 1, Max: 4}}, HasRoom: func() bool { return false },
-	}))
-	defer closeProvider(t, p)
-	for range 20 {
-		mustCreate(t, p, atoll.Spec{})
-	}
-	eventually(t, func() error {
-		if r := poolReport(t, p).Pools[0]; r.Warm != 1 || r.Booting != 0 {
-			return fmt.Errorf("got %+v, want one", r)
-		}
-		return nil
-	})
+	await("2 hits and 2 misses", func(r pool.Pool) bool { return r.WarmHits == 2 && r.ColdMisses == 2 })
 }
 
 // The pool gives nobody a sandbox that has stopped or does not answer, and removes

@@ -184,16 +184,19 @@ func TestCreateAfterAKill(t *testing.T) {
 	}
 }
 
-// makeProgram makes sandboxes with limits, one after the other, half of them with
-// AutoRemove, until it is killed.
+// makeProgram makes sandboxes, one after the other, until it is killed: half of them with
+// limits, and half of them with AutoRemove. Those without limits may have booted before.
 func makeProgram(args []string) error {
-	p, _, err := openProgram(args, func(o *gvisor.Options) { o.Spare = true })
+	p, _, err := openProgram(args, func(o *gvisor.Options) { o.Spare, o.Stock = true, 2 })
 	if err != nil {
 		return err
 	}
 	defer p.Close()
 	for i := 0; ; i++ {
-		spec := &atoll.Spec{Name: "n" + atoll.NewID()[:8], Resources: atoll.Resources{Memory: 256 << 20, CPUs: 1}}
+		spec := &atoll.Spec{Name: "n" + atoll.NewID()[:8]}
+		if i%4 < 2 {
+			spec.Resources = atoll.Resources{Memory: 256 << 20, CPUs: 1}
+		}
 		if i%2 == 0 {
 			spec.Cmd, spec.AutoRemove = []string{"sleep", "1000"}, true
 		}

@@ -46,6 +46,16 @@ type Options struct {
 	// Spare keeps one supervisor process started ahead of the next Create, which then saves
 	// that time: for servers, not for programs that make one sandbox.
 	Spare bool
+	// Stock is the most sandboxes that boot ahead of Create, for servers; their number follows
+	// the demand. 0 means none. A Create gets one if it asks for the image "host", no network,
+	// no mounts, and the limits of memory, CPUs and disk in StockResources. The sandbox gets all
+	// else of the spec then.
+	Stock int
+	// StockResources are the limits of these sandboxes, as far as this machine can enforce them.
+	StockResources atoll.Resources
+	// HasRoom reports whether the machine has room for a second booted sandbox, or one more;
+	// nil means always.
+	HasRoom func() bool
 	// HostPaths are absolute paths of the host that the image "host" shows, read-only, in
 	// addition to the system's programs and libraries.
 	HostPaths []string
@@ -88,12 +98,24 @@ func New(opts Options) (*Provider, error) {
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
+		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: stockResources(opts.StockResources, info.Caps)}, Image: hostImage, HasRoom: opts.HasRoom},
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Provider{p, b}, nil
+}
+
+// stockResources returns the limits in r that a provider with caps enforces.
+func stockResources(r atoll.Resources, caps atoll.Caps) atoll.Resources {
+	if !caps.MemoryLimit {
+		r.Memory = 0
+	}
+	if !caps.CPULimit {
+		r.CPUs = 0
+	}
+	return r
 }
 
 // Version returns the version of the gVisor module that is compiled in.

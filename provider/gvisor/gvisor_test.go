@@ -67,6 +67,7 @@ func optionsOf(p atoll.Provider) gvisor.Options {
 // openProvider makes a provider over directories of its own.
 func openProvider[T testing.TB](t T) atoll.Provider {
 	opts := freshOptions(t)
+	opts.Stock = 2
 	p, err := gvisor.New(opts)
 	if err != nil {
 		t.Fatal(err)

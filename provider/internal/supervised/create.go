@@ -18,8 +18,9 @@ import (
 type creation struct {
 	p          *Provider
 	rec        *statedir.Record
-	lock       *fsutil.Lock // held until Create returns; nil before the first step
-	newVolumes []string     // named volumes that did not exist before
+	lock       *fsutil.Lock      // held until Create returns; nil before the first step
+	newVolumes []string          // named volumes that did not exist before
+	booted     *bootedSupervisor // has booted for the sandbox; nil if there is none, or no longer
 }
 
 // checkStep returns the error that a test planned for the step with that name, if any.
@@ -33,6 +34,9 @@ func (p *Provider) checkStep(name string) error {
 // undoCreation removes everything that the creation made. If it fails, a record remains, by
 // which a sweep finds the rest.
 func (c *creation) undoCreation() {
+	if c.booted != nil {
+		c.p.stock.returnOrKill(c.booted, c.lock == nil)
+	}
 	if c.lock == nil {
 		return
 	}
@@ -50,9 +54,9 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 	if err := c.p.checkStep("id"); err != nil {
 		return err
 	}
-	c.lock, err = dir.Make(st.ID)
+	c.lock, err = c.makeDir()
 	if errors.Is(err, fs.ErrExist) && c.p.clearRemains(ctx, st.ID) {
-		c.lock, err = dir.Make(st.ID)
+		c.lock, err = c.makeDir()
 	}
 	if err != nil {
 		if errors.Is(err, fs.ErrExist) {
@@ -60,8 +64,10 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 		}
 		return atoll.E("create", st.ID, diskKind(err), err)
 	}
-	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
-	c.rec.Cgroup = c.p.cgroupPath(st.ID)
+	c.rec.Run, c.rec.Cgroup = filepath.Join(c.p.opts.RunDir, st.ID), c.p.cgroupPath(st.ID)
+	if c.booted != nil {
+		c.rec.Cgroup = c.booted.path
+	}
 	if name := st.Spec.Name; name != "" {
 		if err := c.p.checkStep("name"); err != nil {
 			return err
@@ -78,6 +84,15 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 		}
 	}
 	return c.writeRecord()
+}
+
+// makeDir makes the sandbox's directory, which the booted supervisor has already, and takes
+// the sandbox's lock.
+func (c *creation) makeDir() (*fsutil.Lock, error) {
+	if c.booted != nil {
+		return c.booted.begun.Assign(c.p.dir, c.rec.Status.ID)
+	}
+	return c.p.dir.Make(c.rec.Status.ID)
 }
 
 func (c *creation) writeRecord() error {
@@ -136,7 +151,13 @@ func (c *creation) prepareMounts(context.Context) error {
 		if name != data && !volumes.Has(st.Spec.Project, name) {
 			c.newVolumes = append(c.newVolumes, name)
 		}
-		if err := volumes.Make(st.Spec.Project, name); err != nil {
+		var err error
+		if name == data && c.booted != nil {
+			err = volumes.MakeFrom(filepath.Join(c.p.dir.Sandbox(st.ID), bootedVolume), st.Spec.Project, name)
+		} else {
+			err = volumes.Make(st.Spec.Project, name)
+		}
+		if err != nil {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
 		}
 	}
@@ -190,7 +211,11 @@ func (c *creation) startSandbox(ctx context.Context) error {
 		defer c.p.sweeper.Wake()
 		return c.writeRecord()
 	}
-	if err := c.p.launchSupervisor(ctx, c.rec); err != nil {
+	err := c.adoptBooted(ctx)
+	if errors.Is(err, errNoSupervisor) {
+		err = c.p.launchSupervisor(ctx, c.rec)
+	}
+	if err != nil {
 		return err
 	}
 	c.p.events.publishChanges(st.ID)

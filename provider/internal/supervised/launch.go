@@ -69,7 +69,7 @@ var errNoSupervisor = errors.New("no answer")
 // fails, runJob ends and reaps it.
 func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *statedir.Record) error {
 	id, group := rec.Status.ID, p.sandboxCgroup(rec)
-	data, err := p.buildJob(rec)
+	data, err := p.encodeJob(p.newJob(rec))
 	if err != nil {
 		proc.killAndReap()
 		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
@@ -94,8 +94,8 @@ func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *sta
 	return atoll.Errorf("start", id, atoll.ErrInternal, "supervisor process died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), supervisor.LogName))
 }
 
-// buildJob returns the supervisor's job for the sandbox, as JSON.
-func (p *Provider) buildJob(rec *statedir.Record) ([]byte, error) {
+// newJob returns the supervisor's job for the sandbox, without the data for its engine.
+func (p *Provider) newJob(rec *statedir.Record) *supervisor.Job {
 	st := &rec.Status
 	job := &supervisor.Job{
 		Spec: st.Spec, Caps: st.Caps, Record: *rec,
@@ -107,6 +107,11 @@ func (p *Provider) buildJob(rec *statedir.Record) ([]byte, error) {
 	if st.Spec.Snapshot != "" {
 		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
 	}
+	return job
+}
+
+// encodeJob adds the data for the engine to a job, and returns it as JSON.
+func (p *Provider) encodeJob(job *supervisor.Job) ([]byte, error) {
 	engineData, err := p.opts.Backend.Job(job)
 	if err != nil {
 		return nil, err

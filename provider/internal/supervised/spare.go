@@ -109,17 +109,22 @@ func (s *spareSlot) startSupervisor(id string) (*spareSupervisor, error) {
 	if err := s.p.checkStep("spare"); err != nil {
 		return nil, err
 	}
-	helper, err := s.p.opts.Backend.Helper()
+	return s.p.startSpare(id, cgroup.Limits{})
+}
+
+// startSpare starts a supervisor without a job in the cgroup named after id.
+func (p *Provider) startSpare(id string, l cgroup.Limits) (*spareSupervisor, error) {
+	helper, err := p.opts.Backend.Helper()
 	if err != nil {
 		return nil, err
 	}
-	r := &spareSupervisor{path: s.p.cgroupPath(id)}
-	if r.mark, err = s.p.dir.Mark(r.path); err != nil {
+	r := &spareSupervisor{path: p.cgroupPath(id)}
+	if r.mark, err = p.dir.Mark(r.path, filepath.Join(p.opts.RunDir, id)); err != nil {
 		return nil, err
 	}
 	group := cgroup.Open(cgroup.Root).Group(r.path)
-	if err = group.Make(cgroup.Limits{}); err == nil {
-		r.supervisorProcess, err = s.p.spawnSupervisor(helper, r.path, nil, supervisor.Spare)
+	if err = group.Make(l); err == nil {
+		r.supervisorProcess, err = p.spawnSupervisor(helper, r.path, nil, supervisor.Spare)
 	}
 	if err != nil {
 		return nil, errors.Join(err, group.Remove(), r.mark.Remove())

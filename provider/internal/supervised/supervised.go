@@ -93,6 +93,8 @@ type Options struct {
 	// Starts is the number of sandboxes that start at a time, for providers whose starts use the CPU only; 0 means any
 	// number. Others wait for their turn, in the order of their requests.
 	Starts int
+	// Stock keeps sandboxes booted ahead of the next Creates; the engine must be an Adopter.
+	Stock Stock
 	// Log receives log messages. Default: they are discarded.
 	Log *slog.Logger
 
@@ -112,6 +114,7 @@ type Provider struct {
 	clients map[string]*supervisorClient // by sandbox id
 
 	spare   *spareSlot
+	stock   *stock
 	starts  *startQueue
 	sweeper *sweeper.Sweeper
 	work    sync.WaitGroup
@@ -153,6 +156,7 @@ func New(opts Options) (*Provider, error) {
 	p.starts = newStartQueue(p.opts.Starts, slowStart)
 	p.spare = &spareSlot{p: p, quit: make(chan struct{})}
 	p.spare.scheduleRefill(0)
+	p.stock = newStock(p)
 	p.sweeper.Start(p.sweepAll)
 	return p, nil
 }
@@ -165,6 +169,7 @@ func (p *Provider) Close() error {
 	p.closing.Do(func() {
 		p.sweeper.Close()
 		p.spare.close()
+		p.stock.closeStock()
 		p.events.close()
 		p.work.Wait()
 		if err := p.opts.Backend.Close(); err != nil {
@@ -195,6 +200,10 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	c := &creation{p: p, rec: &statedir.Record{Status: atoll.Status{
 		ID: s.ID, Provider: p.opts.Info.Name, Spec: *s, State: atoll.StateCreating, Created: time.Now(), Caps: p.opts.Info.Caps,
 	}}}
+	defer p.stock.beginCreate()()
+	if c.booted, err = p.stock.takeFor(ctx, s); err != nil {
+		return nil, err
+	}
 	if s.TTL > 0 {
 		c.rec.Status.Expires = c.rec.Status.Created.Add(time.Duration(s.TTL))
 	}

@@ -19,7 +19,7 @@ import (
 func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
-	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeCgroup)}
+	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeMarked)}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {
@@ -44,8 +44,14 @@ func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 	return due
 }
 
-// removeCgroup removes the cgroup of a spare supervisor that had no record yet.
-func removeCgroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
+// removeMarked removes the cgroup and the run directory of a spare supervisor that had no
+// record yet.
+func removeMarked(group, run string) error {
+	if err := cgroup.Open(cgroup.Root).Group(group).Remove(); err != nil || run == "" {
+		return err
+	}
+	return statedir.RemoveRun(run)
+}
 
 // dueTime returns the time at which a sandbox without a supervisor has to be removed; the
 // zero time means never. The supervisor of a running sandbox removes an idle one itself.

@@ -82,22 +82,50 @@ const unfinishedName = ".new"
 
 // Make creates a volume unless it exists. All users can read it, whatever the umask. Kinds:
 // ErrInvalid, ErrExhausted.
-func (s Store) Make(project, name string) error {
+func (s Store) Make(project, name string) error { return s.makeFrom("", project, name) }
+
+// MakeFrom makes a volume of the empty directory dir, which it renames: mounts of dir become mounts of the volume. dir
+// must be in the file system of the store, and belongs to the store afterwards. Kinds: those of Make, and ErrAlreadyExists.
+func (s Store) MakeFrom(dir, project, name string) error { return s.makeFrom(dir, project, name) }
+
+// preparedName is the name of a directory that Prepare makes, in the directory of the store, which has no such project.
+const preparedName = ".prepared"
+
+// Prepare makes the directory dir for MakeFrom. It fails if dir is in another file system.
+func (s Store) Prepare(dir string) error {
+	return s.withLock(func() error {
+		prepared := filepath.Join(string(s), preparedName)
+		if err := os.MkdirAll(prepared, 0o700); err != nil {
+			return err
+		}
+		return os.Rename(prepared, dir)
+	})
+}
+
+// makeFrom is MakeFrom; with dir "", it is Make.
+func (s Store) makeFrom(dir, project, name string) error {
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
 		return atoll.Errorf("make volume", name, atoll.ErrInvalid, "volume %q of project %q: invalid name", name, project)
 	}
 	err := s.withLock(func() error {
-		if s.Has(project, name) {
+		switch has := s.Has(project, name); {
+		case has && dir != "":
+			return fs.ErrExist
+		case has:
 			return nil
 		}
-		dir := s.Path(project, unfinishedName)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		parent, unfinished := s.Path(project, ""), dir
+		if dir == "" {
+			unfinished = s.Path(project, unfinishedName)
+			parent = unfinished
+		}
+		if err := os.MkdirAll(parent, 0o700); err != nil {
 			return err
 		}
-		if err := os.Chmod(dir, 0o755); err != nil {
+		if err := os.Chmod(unfinished, 0o755); err != nil {
 			return err
 		}
-		return os.Rename(dir, s.Path(project, name))
+		return os.Rename(unfinished, s.Path(project, name))
 	})
 	if err != nil {
 		return atoll.E("make volume", name, kindOf(err), err)

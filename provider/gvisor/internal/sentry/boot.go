@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
@@ -30,11 +30,11 @@ var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) e
 	func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() },
 	func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() },
 	func(e *engine, _ *supervisor.Undo) error {
-		if err := e.makeWorkdir(); err != nil || !e.job.Spec.System.Warm {
-			return err
+		err := e.makeWorkdir()
+		if err == nil && e.job.Spec.System.Warm {
+			e.runFirst()
 		}
-		e.runFirst()
-		return nil
+		return err
 	},
 }
 
@@ -73,7 +73,9 @@ func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 	}
 	undo.Add(func() { _ = e.sentry.destroy() })
 	e.files = newFiles(e)
-	e.sandbox.Watch()
+	if !e.job.Ahead { // else Adopt does
+		e.sandbox.Watch()
+	}
 	return e.startGuard()
 }
 
@@ -125,12 +127,22 @@ const firstTimeout = 5 * time.Second
 func (e *engine) runFirst() {
 	ctx, cancel := context.WithTimeout(context.Background(), firstTimeout)
 	defer cancel()
-	table := process.NewTable()
-	defer table.Close()
-	p, err := e.execIn(ctx, table, atoll.NewID()[:12], &atoll.Command{Args: []string{"/bin/sh", "-c", ":"}})
-	if err == nil {
-		_, _ = p.Wait(ctx)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return
 	}
+	defer null.Close()
+	args, err := e.execArgs(ctx, "", &atoll.Command{Args: []string{"/bin/sh", "-c", ":"}})
+	if err != nil {
+		return
+	}
+	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: null, 1: null, 2: null}, nil)
+	pid, err := e.sentry.execProgram(ctx, args)
+	if err != nil {
+		return
+	}
+	defer time.AfterFunc(firstTimeout, func() { _ = e.sentry.signalProcess(pid, atoll.SIGKILL) }).Stop()
+	_, _ = e.sentry.waitProgram(pid)
 }
 
 // prepareRoot lays out the root file system in this process's own mount namespace and
@@ -151,7 +163,7 @@ func (e *engine) prepareRoot() (string, error) {
 	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
-	return root, addSandboxFiles(root, netFiles(sandboxHostname(&e.job.Spec), e.network.resolver))
+	return root, addSandboxFiles(root, e.etcFiles())
 }
 
 // layOutRoot makes the root file system at root, or below it, and then changes root.

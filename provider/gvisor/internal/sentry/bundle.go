@@ -145,10 +145,13 @@ func ociCaps(names []string) *specs.LinuxCapabilities {
 	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
 
+// longestHostname is the number of bytes that a hostname may have.
+const longestHostname = 64
+
 // sandboxHostname returns the sandbox's hostname: its name, else the beginning of its id.
 func sandboxHostname(spec *atoll.Spec) string {
 	if spec.Name != "" {
-		return strings.ReplaceAll(spec.Name, "_", "-")
+		return strings.ReplaceAll(spec.Name[:min(len(spec.Name), longestHostname)], "_", "-")
 	}
 	return spec.ID[:12]
 }

@@ -61,9 +61,14 @@ func newEngine(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) 
 		// sentry. Commands end 5 % sooner with one.
 		runtime.GOMAXPROCS(1)
 	}
+	return &engine{sandbox: b, job: job, table: newTable(job.Spec.Resources.Memory)}, nil
+}
+
+// newTable returns the table of the processes of a sandbox with a limit of memory.
+func newTable(memory atoll.Bytes) *process.Table {
 	table := process.NewTable()
-	table.EndedOutput = endedOutputLimit(job.Spec.Resources.Memory)
-	return &engine{sandbox: b, job: job, table: table}, nil
+	table.EndedOutput = endedOutputLimit(memory)
+	return table
 }
 
 // endedOutputLimit returns how many bytes of output of ended commands are kept: only a part

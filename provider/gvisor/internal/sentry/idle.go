@@ -2,11 +2,7 @@
 
 package sentry
 
-import (
-	"bytes"
-	"encoding/binary"
-	"fmt"
-)
+import "fmt"
 
 // The idle init runs as PID 1 of every sandbox: it ignores every
 // signal, which also makes the kernel reap orphans for it, and sleeps for
@@ -61,28 +57,9 @@ func idleELF(arch string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("gVisor does not run on %s", arch)
 	}
-	const (
-		base    = 0x400000
-		headers = 64 + 56 // ELF header and one program header
-	)
 	action := make([]byte, 32) // struct sigaction: handler SIG_IGN, no flags, empty mask
 	action[0] = 1
-	size := uint64(headers + len(code.text) + len(action))
-
-	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // a bytes.Buffer never fails
-	b.WriteString("\x7fELF")
-	b.Write([]byte{2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // 64 bit, little endian, version 1
-	put([]uint16{2, code.machine})                      // executable
-	put(uint32(1))
-	put([]uint64{base + headers, 64, 0}) // entry, program headers, no sections
-	put(uint32(0))
-	put([]uint16{64, 56, 1, 64, 0, 0})
-	put([]uint32{1, 5})                              // PT_LOAD, read and execute
-	put([]uint64{0, base, base, size, size, 0x1000}) // the whole file
-	b.Write(code.text)
-	b.Write(action)
-	return b.Bytes(), nil
+	return assembleELF(code.machine, code.text, action), nil
 }
 
 // idleDir is the directory in which the sandbox sees the idle init. It is a file, although

@@ -157,8 +157,9 @@ func makeWritable(dir string) error {
 	return nil
 }
 
-// netFiles returns the files of /etc that describe the network from inside.
-func netFiles(hostname, resolver string) map[string]string {
+// etcFiles returns the files of /etc that describe the network from inside.
+func (e *engine) etcFiles() map[string]string {
+	hostname, resolver := sandboxHostname(&e.job.Spec), e.network.resolver
 	files := map[string]string{
 		"hostname": hostname + "\n",
 		"hosts":    "127.0.0.1 localhost " + hostname + "\n::1 localhost ip6-localhost ip6-loopback\n",

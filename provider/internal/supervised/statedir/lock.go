@@ -50,6 +50,21 @@ func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
 	return l, err
 }
 
+// A Begun is the directory of a sandbox that has no id yet. A sweep removes it once its lock is free.
+type Begun struct {
+	path string
+	lock *fsutil.Lock
+}
+
+// Path returns the directory, before Assign.
+func (b *Begun) Path() string { return b.path }
+
+// Remove removes the directory, unless Assign has succeeded.
+func (b *Begun) Remove() error {
+	defer b.lock.Release()
+	return os.RemoveAll(b.path)
+}
+
 // A SupervisorLock is held by a supervisor as long as it lives. Unlike other locks, it can
 // be inspected while a supervisor starts.
 type SupervisorLock struct{ f *os.File }

@@ -20,19 +20,38 @@ func (d Dir) lockPath(id string) string { return filepath.Join(d.Sandbox(id), "l
 func (d Dir) checkLock(_ string, l *fsutil.Lock, err error) (*fsutil.Lock, error) { return l, err }
 
 func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
-	begun := d.Sandbox(newPrefix + atoll.NewID())
-	if err := os.Mkdir(begun, 0o700); err != nil {
+	b, err := d.Begin()
+	if err != nil {
 		return nil, err
 	}
-	l, err := fsutil.TryLock(filepath.Join(begun, "lock"))
-	if err == nil {
-		err = renameNew(begun, d.Sandbox(id))
-	}
+	l, err := b.Assign(d, id)
 	if err != nil {
-		l.Release()
-		return nil, errors.Join(err, os.RemoveAll(begun))
+		return nil, errors.Join(err, b.Remove())
 	}
 	return l, nil
+}
+
+// Begin makes the directory of a sandbox that has no id yet, with its lock taken. If a sweep interferes, it returns
+// fs.ErrNotExist or ErrBusy.
+func (d Dir) Begin() (*Begun, error) {
+	path := d.Sandbox(newPrefix + atoll.NewID())
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := fsutil.TryLock(filepath.Join(path, "lock"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return &Begun{path, l}, nil
+}
+
+// Assign makes b the directory of the sandbox id, and returns its lock. If the sandbox exists, it returns fs.ErrExist, and
+// b is as before.
+func (b *Begun) Assign(d Dir, id string) (*fsutil.Lock, error) {
+	if err := renameNew(b.path, d.Sandbox(id)); err != nil {
+		return nil, err
+	}
+	return b.lock, nil
 }
 
 // sweepBegun removes a directory that makeSandbox has given up. While it has no lock, it

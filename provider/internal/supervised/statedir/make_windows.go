@@ -47,6 +47,12 @@ func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
 	return l, nil
 }
 
+// Begin returns errors.ErrUnsupported: the lock of a sandbox has its id.
+func (d Dir) Begin() (*Begun, error) { return nil, errors.ErrUnsupported }
+
+// Assign returns errors.ErrUnsupported.
+func (b *Begun) Assign(Dir, string) (*fsutil.Lock, error) { return nil, errors.ErrUnsupported }
+
 // sweepBegun does nothing: no directory is begun under another name.
 func sweepBegun(string) error { return nil }
 

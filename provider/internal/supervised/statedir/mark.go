@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
@@ -20,14 +21,14 @@ type Mark struct {
 // markPrefix begins the names of marks in the directory of the sandboxes.
 const markPrefix = ".mark-"
 
-// Mark makes a mark that names what is about to be made.
-func (d Dir) Mark(content string) (*Mark, error) {
+// Mark makes a mark that names what is about to be made: a cgroup and a run directory.
+func (d Dir) Mark(group, run string) (*Mark, error) {
 	path := d.Sandbox(markPrefix + atoll.NewID())
 	l, err := fsutil.TryLock(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(group+"\n"+run), 0o600); err != nil {
 		return nil, errors.Join(err, (&Mark{l, path}).Remove())
 	}
 	return &Mark{l, path}, nil
@@ -51,9 +52,15 @@ func (d Dir) cgroupNote(id string) string { return filepath.Join(d.Sandbox(id), 
 // Release leaves the mark to a sweep.
 func (m *Mark) Release() { m.lock.Release() }
 
+// parseMark returns the cgroup and the run directory that a mark names.
+func parseMark(content []byte) (group, run string) {
+	group, run, _ = strings.Cut(string(content), "\n")
+	return group, run
+}
+
 // SweepMarks calls clearMarked with the content of each mark whose maker has gone. It
 // removes the marks that clearMarked handles without an error.
-func (d Dir) SweepMarks(clearMarked func(content string) error) error {
+func (d Dir) SweepMarks(clearMarked func(group, run string) error) error {
 	paths, err := d.listPrefixed("sandboxes", markPrefix)
 	errs := []error{err}
 	for _, path := range paths {
@@ -67,7 +74,7 @@ func (d Dir) SweepMarks(clearMarked func(content string) error) error {
 		}
 		content, err := os.ReadFile(path)
 		if err == nil && len(content) > 0 { // else its maker died before it made anything
-			err = clearMarked(string(content))
+			err = clearMarked(parseMark(content))
 		}
 		if err == nil {
 			err = os.Remove(path)

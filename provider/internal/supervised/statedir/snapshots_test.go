@@ -125,13 +125,13 @@ func TestMarks(t *testing.T) {
 	var cleared []string
 	sweep := func(err error) error {
 		cleared = nil
-		return d.SweepMarks(func(what string) error { cleared = append(cleared, what); return err })
+		return d.SweepMarks(func(group, run string) error { cleared = append(cleared, group+run); return err })
 	}
-	held, err := d.Mark("held")
+	held, err := d.Mark("held", "")
 	must(t, "mark", err)
-	gone, err := d.Mark("gone")
+	gone, err := d.Mark("gone", "/run")
 	must(t, "mark", err)
-	done, err := d.Mark("done")
+	done, err := d.Mark("done", "")
 	must(t, "mark", err)
 	must(t, "remove", done.Remove())
 	gone.Release()
@@ -140,7 +140,7 @@ func TestMarks(t *testing.T) {
 	failure := errors.New("busy")
 	wantErr(t, "a sweep that fails", sweep(failure), failure)
 	for range 2 {
-		if got := strings.Join(cleared, " "); got != "gone" {
+		if got := strings.Join(cleared, " "); got != "gone/run" {
 			t.Errorf("cleared %q, want the marks whose makers have gone", got)
 		}
 		must(t, "sweep", sweep(nil))
@@ -154,7 +154,7 @@ func TestMarks(t *testing.T) {
 	must(t, "remove", held.Remove())
 
 	id := makeUnlocked(t, d)
-	given, err := d.Mark("/atoll-given")
+	given, err := d.Mark("/atoll-given", "/run/given")
 	must(t, "mark", err)
 	must(t, "give", given.AssignTo(d, id))
 	must(t, "damage", os.WriteFile(d.Record(id), nil, 0o600))

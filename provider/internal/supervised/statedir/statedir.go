@@ -160,8 +160,8 @@ func (d Dir) salvageRecord(id string, cause error) *Record {
 	if info, err := os.Stat(d.Record(id)); err == nil {
 		st.Created = info.ModTime()
 	}
-	group, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have one
-	r.Cgroup = string(group)
+	note, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have one
+	r.Cgroup, _ = parseMark(note)
 	volumes, _ := d.Volumes().List("") // on an error, less is known
 	for _, v := range volumes {
 		if v.Sandbox == id {

@@ -14,13 +14,15 @@ import (
 )
 
 // The steps of a supervisor that starts a sandbox, before and after the steps of its
-// engine.
+// engine. A supervisor that boots ahead takes those of its engine and serveSteps.
 var (
 	firstSteps = []step{
 		{"lock", (*supervisor).takeLock},
 	}
-	lastSteps = []step{
+	serveSteps = []step{
 		{"socket", (*supervisor).startServing},
+	}
+	lastSteps = []step{
 		{"main process", (*supervisor).startMain},
 		{"record", (*supervisor).saveRecord},
 	}
@@ -34,11 +36,15 @@ type step struct {
 
 // allSteps returns all steps of a start, in their order, around those of an engine.
 func allSteps(engine []Step) []step {
-	all := slices.Clone(firstSteps)
+	return slices.Concat(firstSteps, engineSteps(engine), serveSteps, lastSteps)
+}
+
+// engineSteps returns the steps of an engine.
+func engineSteps(engine []Step) (all []step) {
 	for _, s := range engine {
 		all = append(all, step{s.Name, func(sv *supervisor, undo *Undo) error { return s.Do(sv.wanted, undo) }})
 	}
-	return append(all, lastSteps...)
+	return all
 }
 
 // Steps returns the names of the steps with which a supervisor starts a sandbox, in their
@@ -54,6 +60,19 @@ func Steps(engine []Step) []string {
 // bootSandbox takes the steps, as long as the provider wants the sandbox. If it fails, it
 // undoes all of them.
 func (sv *supervisor) bootSandbox() error {
+	if err := sv.prepareMounts(); err != nil {
+		return err
+	}
+	var undo Undo
+	if err := sv.takeSteps(allSteps(sv.sandbox.engine.Steps()), &undo); err != nil {
+		return err
+	}
+	sv.sandbox.watchLimits()
+	return nil
+}
+
+// prepareMounts isolates the mounts of this process from those of the machine.
+func (sv *supervisor) prepareMounts() error {
 	err := detachMounts()
 	if err == nil && slices.ContainsFunc(sv.sandbox.Job.Mounts, func(m Mount) bool { return m.Bind && !m.ReadOnly }) {
 		err = protectHostFiles(sv.sandbox.isolation == atoll.IsolationVM)
@@ -61,14 +80,19 @@ func (sv *supervisor) bootSandbox() error {
 	if err != nil {
 		return sv.sandbox.bootError(err)
 	}
-	var undo Undo
-	for _, s := range allSteps(sv.sandbox.engine.Steps()) {
+	return nil
+}
+
+// takeSteps takes steps, as long as the provider wants the sandbox. If one fails, it undoes
+// all in undo.
+func (sv *supervisor) takeSteps(steps []step, undo *Undo) error {
+	for _, s := range steps {
 		err := sv.plannedFailure(s.name)
 		if err == nil && sv.conn.HungUp() {
 			err = atoll.Errorf("start", sv.sandbox.ID(), atoll.ErrInternal, "the provider that started the sandbox has gone")
 		}
 		if err == nil {
-			err = s.do(sv, &undo)
+			err = s.do(sv, undo)
 		}
 		if err != nil {
 			_, _ = sv.sandbox.awaitBeginEnd(context.Background()) // or Watch would report the undoing as a death
@@ -118,8 +142,14 @@ func bootKind(err error) atoll.Kind {
 	return atoll.ErrInternal
 }
 
-// startServing serves the API of the sandbox on its socket, and begins to watch its limits
-// of time.
+// watchLimits begins to watch the limits of time of a sandbox that runs.
+func (s *Sandbox) watchLimits() {
+	go s.watchTTL()
+	go s.watchIdle()
+	go s.watchDir()
+}
+
+// startServing serves the API of the sandbox on its socket.
 func (sv *supervisor) startServing(undo *Undo) error {
 	l, err := listenSocket(sv.sandbox.Job.Dir)
 	if err != nil {
@@ -133,9 +163,6 @@ func (sv *supervisor) startServing(undo *Undo) error {
 	sv.server = &http.Server{Handler: sv.sandbox.use.Counts(sv.handler), ErrorLog: slog.NewLogLogger(sv.sandbox.Log.Handler(), slog.LevelError)}
 	go func() { sv.failed <- sv.server.Serve(l) }()
 	undo.Add(sv.closeServer)
-	go sv.sandbox.watchTTL()
-	go sv.sandbox.watchIdle()
-	go sv.sandbox.watchDir()
 	return nil
 }
 

@@ -99,6 +99,13 @@ type Staller interface {
 	Stalled() string
 }
 
+// An Adopter is an Engine that can boot before there is a sandbox for it: see Job.Ahead.
+type Adopter interface {
+	// Adopt makes the engine, which has booted for the job before, that of Sandbox.Job. They differ only in what a
+	// sandbox can get after its boot. Then Adopt calls Sandbox.Watch, which the engine did not call in its Steps.
+	Adopt(ctx context.Context, before *Job) error
+}
+
 // A Step is one step of a start. If it fails, the steps before it are undone. A step that
 // waits gives up when ctx ends: nobody wants the sandbox any more.
 type Step struct {

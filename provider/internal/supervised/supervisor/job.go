@@ -22,8 +22,11 @@ type Job struct {
 	Mounts []Mount `json:"mounts,omitempty"` // work directory, volumes and binds, parents first
 	// Unattended says that calls to the supervisor do not count as use; running processes do, and
 	// use that a provider notes. Set it if something polls the sandbox all the time.
-	Unattended bool   `json:"unattended,omitempty"`
-	Snapshot   string `json:"snapshot,omitempty"` // directory that Engine.Snapshot wrote, to restore; "" for none
+	Unattended bool `json:"unattended,omitempty"`
+	// Ahead asks for an engine that boots before there is a sandbox for it. After the reply, the supervisor waits for the
+	// job of a sandbox of the same kind, whose Dir is this one, renamed. Only an engine that is an Adopter can do that.
+	Ahead    bool   `json:"ahead,omitempty"`
+	Snapshot string `json:"snapshot,omitempty"` // directory that Engine.Snapshot wrote, to restore; "" for none
 
 	Engine json.RawMessage `json:"engine,omitempty"` // additional data for the engine
 	Fail   string          `json:"fail,omitempty"`   // the name of the step that a test lets fail

@@ -121,18 +121,23 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 		}
 		return nil, err
 	}
-	booted := make(chan struct{})
-	defer close(booted)
-	wanted, unwanted := context.WithCancel(context.Background())
-	go exitWithProvider(conn, booted, unwanted)
 	log, err := os.OpenFile(filepath.Join(job.Dir, LogName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	sv := &supervisor{sandbox: newSandbox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, wanted: wanted, failed: make(chan error, 1)}
+	sv := &supervisor{sandbox: newSandbox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, failed: make(chan error, 1)}
 	if sv.sandbox.engine, err = kind.New(sv.sandbox, log); err != nil {
 		return nil, err
 	}
+	var unwanted func()
+	sv.wanted, unwanted = context.WithCancel(context.Background())
+	defer unwanted() // the provider has its answer
+	if job.Ahead {
+		return sv, sv.bootAhead(dec, unwanted)
+	}
+	booted := make(chan struct{})
+	defer close(booted)
+	go exitWithProvider(conn, booted, unwanted)
 	return sv, sv.bootSandbox()
 }
 

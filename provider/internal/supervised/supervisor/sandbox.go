@@ -45,17 +45,27 @@ type Sandbox struct {
 }
 
 func newSandbox(job *Job, isolation atoll.Isolation, log *slog.Logger) *Sandbox {
+	s := &Sandbox{
+		Job: new(Job), Log: log, Group: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
+		dir: statedir.Dir(job.State), isolation: isolation,
+		renewed: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
+	}
+	s.setJob(job)
+	return s
+}
+
+// setJob makes s the sandbox of a job. Nothing else may use s meanwhile.
+func (s *Sandbox) setJob(job *Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.Job = *job
 	record := job.Record
 	record.Supervisor, _ = statedir.Identify(os.Getpid()) // on failure, the lock still shows that we live
 	st := &record.Status
 	st.State, st.Ready, st.Reason, st.Exit = atoll.StateRunning, true, "", nil
 	st.Started, st.Stopped = time.Now(), time.Time{}
-	return &Sandbox{
-		Job: job, Log: log, Group: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
-		dir: statedir.Dir(job.State), isolation: isolation, record: &record,
-		refused: newRefusalLog(job.Dir, func(err error) { log.Warn("list of refusals", "err", err) }),
-		renewed: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
-	}
+	s.record = &record
+	s.refused = newRefusalLog(job.Dir, func(err error) { s.Log.Warn("list of refusals", "err", err) })
 }
 
 // ID returns the sandbox's id.

@@ -1,0 +1,46 @@
+package supervised
+
+import (
+	"testing"
+	"time"
+)
+
+// The demand doubles with misses, goes back in calm times, and ends in quiet ones, until the next request.
+func TestDemand(t *testing.T) {
+	now := time.Now()
+	d := newDemand(6, now)
+	after := func(step time.Duration, missed bool, want int) {
+		t.Helper()
+		now = now.Add(step)
+		d.noteRequest(missed, now)
+		if d.want != want {
+			t.Errorf("after a request that missed: %t, %d are wanted, want %d", missed, d.want, want)
+		}
+	}
+	rest := func(step time.Duration, want int) {
+		t.Helper()
+		now = now.Add(step)
+		d.noteTime(now)
+		if d.want != want {
+			t.Errorf("after %s more, %d are wanted, want %d", step, d.want, want)
+		}
+	}
+	after(time.Second, false, 1)
+	after(time.Second, true, 2)
+	after(time.Second, true, 4)
+	after(time.Second, true, 6)
+	after(time.Second, true, 6)
+	rest(calmTime, 6)
+	rest(time.Second, 5)
+	rest(time.Second, 5)
+	for want := 4; want > 1; want-- {
+		after(calmTime, false, want+1)
+		rest(time.Second, want)
+	}
+	rest(quietTime/2, 1)
+	rest(quietTime/2, 0)
+	after(time.Second, true, 1)
+	if d := newDemand(0, now); d.want != 0 {
+		t.Errorf("without a stock, %d are wanted", d.want)
+	}
+}

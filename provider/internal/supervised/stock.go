@@ -1,0 +1,415 @@
+package supervised
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+)
+
+// A Stock describes sandboxes that boot ahead of need. A booted sandbox has no identity yet: Create gives it the id, the
+// files and the rest of the spec.
+type Stock struct {
+	// Max is the most of them at a time; 0 means none. Their number follows the demand.
+	Max int
+	// Spec is the spec of the sandboxes. A Create gets one if its spec differs only in what a sandbox can get after its boot.
+	Spec atoll.Spec
+	// Image is the name of the image of a spec without one.
+	Image string
+	// HasRoom reports whether the machine has room for another one beside the first; nil means always.
+	HasRoom func() bool
+}
+
+// A stock has the booted sandboxes of a provider.
+type stock struct {
+	p     *Provider
+	opts  Stock
+	shape string // of opts.Spec
+
+	wake chan struct{} // wakes fillForever; capacity 1
+	quit context.Context
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	demand  demand
+	ready   []*bootedSupervisor // oldest first
+	booting bool
+	booted  chan struct{} // closed at the end of the next boot
+	waiting bool          // a Create waits for the sandbox that boots
+	creates int           // calls of Create in progress
+	retry   time.Time     // no boot before: a Create has just returned, or a boot has failed
+	pause   time.Duration // after the next failure
+	stats   atoll.Stock
+}
+
+// A bootedSupervisor waits for a sandbox, whose engine has booted already.
+type bootedSupervisor struct {
+	*spareSupervisor
+	begun *statedir.Begun // becomes the sandbox's directory
+	run   string          // its run directory
+}
+
+// bootedVolume is the directory in that of a booted sandbox which becomes its data volume.
+const bootedVolume = "volume"
+
+const (
+	bootDelay    = 100 * time.Millisecond // after a Create: the first command of its caller comes first
+	bootTimeout  = time.Minute            // of one boot
+	firstPause   = time.Second            // after a boot that failed; it doubles with each failure
+	longestPause = 5 * time.Minute        // after boots that failed
+	roomInterval = time.Minute            // between looks for room, and adaptions to the demand
+)
+
+func newStock(p *Provider) *stock {
+	s := &stock{p: p, opts: p.opts.Stock, wake: make(chan struct{}, 1), booted: make(chan struct{}), pause: firstPause}
+	s.quit, s.stop = context.WithCancel(context.Background())
+	s.demand = newDemand(s.opts.Max, time.Now())
+	s.shape = bootShape(&s.opts.Spec, s.opts.Image)
+	if s.opts.Max > 0 {
+		s.work.Go(s.fillForever)
+	}
+	return s
+}
+
+// bootShape returns a text that is equal for two specs if they differ only in what a sandbox can get after its boot. image
+// is the name of the default image.
+func bootShape(spec *atoll.Spec, image string) string {
+	s := *spec
+	s.ID, s.Name, s.Project, s.Provider, s.Labels = "", "", "", "", nil
+	s.Cmd, s.Env, s.Workdir, s.User, s.TTY, s.OpenStdin = nil, nil, "", "", nil, false
+	s.TTL, s.IdleStop, s.IdleRemove, s.AutoRemove = 0, 0, false, false
+	s.System = atoll.System{}
+	s.Resources = s.Resources.WithDefaults()
+	s.Resources.Processes = 0
+	if !s.Publishes() {
+		s.Ports = nil
+	}
+	if s.Image == image {
+		s.Image = ""
+	}
+	if s.Network.Mode == atoll.NetworkNone {
+		s.Network.Mode = ""
+	}
+	text, err := json.Marshal(s)
+	if err != nil { // a Spec has only fields that JSON can encode
+		panic(err)
+	}
+	return string(text)
+}
+
+// beginCreate counts a call of Create, during which no sandbox begins to boot ahead, until end is called.
+func (s *stock) beginCreate() (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.creates++
+	return func() {
+		s.mu.Lock()
+		s.creates--
+		if next := time.Now().Add(bootDelay); next.After(s.retry) {
+			s.retry = next
+		}
+		s.mu.Unlock()
+		s.wakeUp()
+	}
+}
+
+func (s *stock) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look again anyway
+	}
+}
+
+// takeFor returns a booted sandbox for a complete spec, or nil if there is none. If one boots at this moment and no other
+// Create waits for it, takeFor waits: it is ready sooner than a new one.
+func (s *stock) takeFor(ctx context.Context, spec *atoll.Spec) (*bootedSupervisor, error) {
+	if s.opts.Max == 0 {
+		return nil, nil
+	}
+	counts := !spec.System.Warm // otherwise a pool asks, which has statistics of its own
+	if bootShape(spec, s.opts.Image) != s.shape || s.p.dir.Volumes().Has(spec.Project, statedir.DataVolume(spec.ID)) {
+		s.countUnmatched(counts)
+		return nil, nil
+	}
+	for waited := false; ; {
+		b, boots := s.popBooted(!waited)
+		switch {
+		case b != nil && b.checkAlive() == nil:
+			s.countRequest(counts, false)
+			return b, nil
+		case b != nil:
+			s.removeBooted(b)
+			continue
+		case boots == nil:
+			s.countRequest(counts, true)
+			return nil, nil
+		}
+		waited = true
+		select {
+		case <-boots:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// popBooted returns the oldest booted sandbox. If there is none, and one boots for which nobody waits, it returns a channel
+// that is closed at the end of that boot; but only if wait is true.
+func (s *stock) popBooted(wait bool) (b *bootedSupervisor, boots <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.ready) > 0:
+		b, s.ready = s.ready[0], s.ready[1:]
+	case wait && s.booting && !s.waiting:
+		s.waiting = true
+		boots = s.booted
+	}
+	return b, boots
+}
+
+// countRequest adapts the demand to a request, which counts in the statistics if counts is true.
+func (s *stock) countRequest(counts, missed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.demand.noteRequest(missed, time.Now())
+	switch {
+	case counts && missed:
+		s.stats.Misses++
+	case counts:
+		s.stats.Hits++
+	}
+}
+
+func (s *stock) countUnmatched(counts bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if counts {
+		s.stats.Unmatched++
+	}
+}
+
+// returnOrKill takes back a booted sandbox that a Create could not use. It kills it unless it is as it was.
+func (s *stock) returnOrKill(b *bootedSupervisor, unchanged bool) {
+	if unchanged && s.addBooted(b) {
+		return
+	}
+	s.removeBooted(b)
+}
+
+// addBooted adds a booted sandbox, unless the stock is closed.
+func (s *stock) addBooted(b *bootedSupervisor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.quit.Err() != nil {
+		return false
+	}
+	s.ready = append(s.ready, b)
+	return true
+}
+
+// removeBooted ends a booted sandbox and removes what it has.
+func (s *stock) removeBooted(b *bootedSupervisor) {
+	s.mu.Lock()
+	s.stats.Removed++
+	s.mu.Unlock()
+	err := b.killAndRemove()
+	if err := errors.Join(err, statedir.RemoveRun(b.run), b.begun.Remove()); err != nil {
+		s.p.log.Warn("booted sandbox", "err", err)
+	}
+	s.p.dir.TidyRun(filepath.Dir(b.run))
+}
+
+// fillForever boots sandboxes, one at a time, until the stock is closed.
+func (s *stock) fillForever() {
+	for s.quit.Err() == nil {
+		surplus, rest := s.planBoot()
+		for _, b := range surplus {
+			s.removeBooted(b)
+		}
+		if rest == 0 {
+			s.bootOne()
+			continue
+		}
+		select {
+		case <-s.quit.Done():
+		case <-s.wake:
+		case <-time.After(rest):
+		}
+	}
+}
+
+// planBoot returns the booted sandboxes that are too many, and the time until the next one may boot; 0 means that it does now.
+func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
+	room := s.opts.HasRoom == nil || s.opts.HasRoom()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.demand.noteTime(time.Now())
+	for len(s.ready) > s.demand.want {
+		surplus, s.ready = append(surplus, s.ready[0]), s.ready[1:]
+	}
+	wait := time.Until(s.retry)
+	switch {
+	case len(s.ready) >= s.demand.want, s.creates > 0, len(s.ready) > 0 && !room:
+		return surplus, roomInterval
+	case wait > 0:
+		return surplus, min(wait, roomInterval)
+	}
+	s.booting = true
+	return surplus, 0
+}
+
+// bootOne boots a sandbox and adds it to the stock.
+func (s *stock) bootOne() {
+	b, err := s.bootSandbox()
+	added := err == nil && s.addBooted(b)
+	s.mu.Lock()
+	s.booting, s.waiting = false, false
+	close(s.booted)
+	s.booted = make(chan struct{})
+	s.stats.Problem = ""
+	switch {
+	case err == nil:
+		s.stats.Created++
+		s.pause = firstPause
+	case s.quit.Err() == nil:
+		s.stats.Problem = err.Error()
+		s.retry, s.pause = time.Now().Add(s.pause), min(2*s.pause, longestPause)
+	}
+	s.mu.Unlock()
+	if err == nil && !added {
+		s.removeBooted(b)
+	}
+}
+
+// bootSandbox boots a sandbox without an identity.
+func (s *stock) bootSandbox() (_ *bootedSupervisor, err error) {
+	ctx, cancel := context.WithTimeout(s.quit, bootTimeout)
+	defer cancel()
+	p, id := s.p, atoll.NewID()
+	spec, err := s.opts.Spec.Complete(p.opts.Info.Name)
+	if err != nil {
+		return nil, err
+	}
+	spec.ID = id
+	rec := &statedir.Record{Status: atoll.Status{ID: id, Provider: p.opts.Info.Name, Spec: *spec, State: atoll.StateCreating, Caps: p.opts.Info.Caps}}
+	if err := p.opts.Backend.Image(ctx, rec); err != nil {
+		return nil, err
+	}
+	leave, err := p.starts.joinQueue(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	spare, err := p.startSpare(id, p.cgroupLimits(rec))
+	if err != nil {
+		return nil, err
+	}
+	b := &bootedSupervisor{spareSupervisor: spare}
+	rec.Cgroup = spare.path
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.killAndRemove(), statedir.RemoveRun(b.run))
+			if b.begun != nil {
+				err = errors.Join(err, b.begun.Remove())
+			}
+		}
+	}()
+	if b.run, err = p.dir.MakeRun(p.opts.RunDir, id); err != nil {
+		return nil, err
+	}
+	rec.Run = b.run
+	if b.begun, err = p.dir.Begin(); err != nil {
+		return nil, err
+	}
+	data := filepath.Join(b.begun.Path(), bootedVolume)
+	if err := p.dir.Volumes().Prepare(data); err != nil {
+		return nil, err
+	}
+	job := p.newJob(rec)
+	job.Ahead, job.Dir = true, b.begun.Path()
+	for i := range job.Mounts { // there is only the data volume
+		job.Mounts[i].Source = data
+	}
+	text, err := p.encodeJob(job)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := b.exchangeJob(ctx, text)
+	if err == nil {
+		err = reply.Err()
+	}
+	if err == nil {
+		s.warmUp(ctx, b, id)
+	}
+	return b, err
+}
+
+// warmTimeout limits the command of warmUp.
+const warmTimeout = 5 * time.Second
+
+// warmUp runs a shell that ends at once, as a caller would, so that the supervisor and the engine have the pages which
+// commands need. Without a shell inside, the first command of a caller is slower.
+func (s *stock) warmUp(ctx context.Context, b *bootedSupervisor, id string) {
+	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
+	defer cancel()
+	c := &supervisorClient{id: id, dir: b.begun.Path(), info: s.p.opts.Info}
+	defer c.close()
+	err := atoll.Run(ctx, c.remoteSandbox(), &atoll.Command{Args: []string{"/bin/sh", "-c", ":"}})
+	if err != nil {
+		s.p.log.Debug("warm up", "err", err)
+	}
+}
+
+// adoptBooted makes the booted sandbox that the creation has taken the sandbox of its record. It returns errNoSupervisor if
+// there is none, or if it turns out to have died.
+func (c *creation) adoptBooted(ctx context.Context) error {
+	b := c.booted
+	if b == nil {
+		return errNoSupervisor
+	}
+	c.booted = nil
+	if err := errors.Join(os.RemoveAll(c.rec.Run), os.Rename(b.run, c.rec.Run)); err != nil {
+		b.killAndReap()
+		return atoll.E("start", c.rec.Status.ID, diskKind(err), errors.Join(err, statedir.RemoveRun(b.run)))
+	}
+	if err := b.mark.AssignTo(c.p.dir, c.rec.Status.ID); err != nil {
+		c.p.log.Warn("booted sandbox", "err", err)
+	}
+	return c.p.runJob(ctx, b.supervisorProcess, c.rec)
+}
+
+// closeStock ends all booted sandboxes.
+func (s *stock) closeStock() {
+	s.stop()
+	s.work.Wait()
+	s.mu.Lock()
+	all := s.ready
+	s.ready = nil
+	s.mu.Unlock()
+	var done sync.WaitGroup
+	for _, b := range all {
+		done.Go(func() { s.removeBooted(b) })
+	}
+	done.Wait()
+}
+
+// Stock describes the booted sandboxes.
+func (p *Provider) Stock() atoll.Stock {
+	s := p.stock
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Spec, st.Max, st.Want, st.Ready = *s.opts.Spec.Clone(), s.opts.Max, s.demand.want, len(s.ready)
+	if s.booting {
+		st.Booting = 1
+	}
+	return st
+}
