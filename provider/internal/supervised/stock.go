@@ -377,8 +377,7 @@ func (c *creation) adoptBooted(ctx context.Context) error {
 	}
 	c.booted = nil
 	if err := errors.Join(os.RemoveAll(c.rec.Run), os.Rename(b.run, c.rec.Run)); err != nil {
-		b.killAndReap()
-		return atoll.E("start", c.rec.Status.ID, diskKind(err), errors.Join(err, statedir.RemoveRun(b.run)))
+		return atoll.E("start", c.rec.Status.ID, diskKind(err), errors.Join(err, b.killAndRemove(), statedir.RemoveRun(b.run)))
 	}
 	if err := b.mark.AssignTo(c.p.dir, c.rec.Status.ID); err != nil {
 		c.p.log.Warn("booted sandbox", "err", err)

@@ -84,10 +84,6 @@ const unfinishedName = ".new"
 // ErrInvalid, ErrExhausted.
 func (s Store) Make(project, name string) error { return s.makeFrom("", project, name) }
 
-// MakeFrom makes a volume of the empty directory dir, which it renames: mounts of dir become mounts of the volume. dir
-// must be in the file system of the store, and belongs to the store afterwards. Kinds: those of Make, and ErrAlreadyExists.
-func (s Store) MakeFrom(dir, project, name string) error { return s.makeFrom(dir, project, name) }
-
 // preparedName is the name of a directory that Prepare makes, in the directory of the store, which has no such project.
 const preparedName = ".prepared"
 
@@ -101,6 +97,10 @@ func (s Store) Prepare(dir string) error {
 		return os.Rename(prepared, dir)
 	})
 }
+
+// MakeFrom makes a volume of the empty directory dir, which it renames: mounts of dir become mounts of the volume. Prepare
+// has made dir. Kinds: those of Make, and ErrAlreadyExists.
+func (s Store) MakeFrom(dir, project, name string) error { return s.makeFrom(dir, project, name) }
 
 // makeFrom is MakeFrom; with dir "", it is Make.
 func (s Store) makeFrom(dir, project, name string) error {

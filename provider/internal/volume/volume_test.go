@@ -219,3 +219,35 @@ func TestDirs(t *testing.T) {
 		t.Errorf("Dirs: %q", got)
 	}
 }
+
+// A prepared directory becomes a volume, and never replaces one.
+func TestMakeFrom(t *testing.T) {
+	s, err := Open(filepath.Join(t.TempDir(), "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "prepared")
+	if err := s.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(dir)
+	if err == nil {
+		err = s.MakeFrom(dir, "p", "v")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Stat(s.Path("p", "v"))
+	if err != nil || !os.SameFile(before, after) || after.Mode().Perm() != 0o755 {
+		t.Errorf("the volume is %v, %v, want the prepared directory", after, err)
+	}
+	if err := s.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.MakeFrom(dir, "p", "v"); atoll.KindOf(err) != atoll.ErrAlreadyExists {
+		t.Errorf("once more: %v, want ErrAlreadyExists", err)
+	}
+	if all, err := s.List(""); err != nil || len(all) != 1 {
+		t.Errorf("volumes: %+v, %v", all, err)
+	}
+}

@@ -53,14 +53,17 @@ func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
 // A Begun is the directory of a sandbox that has no id yet. A sweep removes it once its lock is free.
 type Begun struct {
 	path string
-	lock *fsutil.Lock
+	lock *fsutil.Lock // nil after Assign
 }
 
 // Path returns the directory, before Assign.
 func (b *Begun) Path() string { return b.path }
 
-// Remove removes the directory, unless Assign has succeeded.
+// Remove removes the directory, unless it has been assigned.
 func (b *Begun) Remove() error {
+	if b.lock == nil {
+		return nil
+	}
 	defer b.lock.Release()
 	return os.RemoveAll(b.path)
 }

@@ -51,7 +51,9 @@ func (b *Begun) Assign(d Dir, id string) (*fsutil.Lock, error) {
 	if err := renameNew(b.path, d.Sandbox(id)); err != nil {
 		return nil, err
 	}
-	return b.lock, nil
+	l := b.lock
+	b.lock = nil
+	return l, nil
 }
 
 // sweepBegun removes a directory that makeSandbox has given up. While it has no lock, it
