@@ -26,6 +26,10 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stopServer()) }()
+	bare, err := b.measureBare(ctx)
+	if err != nil {
+		return err
+	}
 	before, err := listHelpers()
 	if err != nil {
 		return err
@@ -46,6 +50,9 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 	b.table.addFact(fact{title: crowdTitle, name: "ready after: p50", value: formatMillis(times.valueAt(0.50))})
 	b.table.addFact(fact{title: crowdTitle, name: "ready after: p95", value: formatMillis(times.valueAt(0.95))})
 	b.table.addFact(fact{title: crowdTitle, name: "ready after: p99", value: formatMillis(times.valueAt(0.99))})
+	last := float64(times.valueAt(1)) / float64(bare)
+	b.table.addFact(fact{crowdTitle, "the last ready, in creations of bare runsc", fmt.Sprintf("%.0f", last), strconv.Itoa(lastGoal), last <= lastGoal})
+	time.Sleep(settleTime)
 	alive, err := listHelpers()
 	if err != nil {
 		return err
@@ -53,7 +60,8 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 	pss, n := sumPSS(alive, before)
 	b.table.addFact(fact{title: crowdTitle, name: "processes on the host", value: strconv.Itoa(n)})
 	b.table.addFact(fact{title: crowdTitle, name: "their memory (PSS), all alive", value: formatMiB(pss)})
-	b.table.addFact(fact{title: crowdTitle, name: "the same, for each sandbox", value: formatMiB(pss / int64(len(times)))})
+	each := pss / int64(len(times))
+	b.table.addFact(fact{crowdTitle, "the same, for each sandbox", formatMiB(each), formatMiB(idleGoal), each <= idleGoal})
 	b.table.addFact(fact{title: crowdTitle, name: "peak of the whole machine's use", value: formatMiB(free - least)})
 
 	start := time.Now()
@@ -65,6 +73,34 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 		fmt.Fprintln(os.Stderr, "left behind:", l)
 	}
 	return errors.Join(errs...)
+}
+
+const (
+	lastGoal = 48       // creations of bare runsc, until the last of a hundred is ready
+	idleGoal = 15 << 20 // bytes of an idle sandbox
+
+	settleTime = 10 * time.Second // after which an idle sandbox has given back what only its start needed
+)
+
+// measureBare returns the median time of a creation by bare runsc.
+func (b *bench) measureBare(ctx context.Context) (_ time.Duration, err error) {
+	p, closer, err := b.runscPeers(ctx)
+	if closer != nil {
+		defer func() { err = errors.Join(err, closer()) }()
+	}
+	if err != nil {
+		return 0, err
+	}
+	var times sample
+	for range 7 {
+		took, err := p.create[0].do(ctx)
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, took)
+	}
+	slices.Sort(times)
+	return times.medianTime(), nil
 }
 
 // createFleet creates the sandboxes at once and runs a command in each. The times are from the common

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"time"
 )
 
 // The percentages at which the collector begins, as in GOGC. Below 4 MiB of live memory it counts as if
@@ -24,6 +25,13 @@ func init() {
 // End ends the delay, as the first collection does. Call it in processes of which there are many, and
 // which must be small.
 func End() { setPercent(normal) }
+
+// settleTime is the time after which a process that has started uses only the memory that it needs from then on.
+const settleTime = 5 * time.Second
+
+// Shrink returns the memory of the start to the system, in the background and once the process has settled. Call it in
+// processes of which there are many, and which are idle most of the time.
+func Shrink() { time.AfterFunc(settleTime, debug.FreeOSMemory) }
 
 // setPercent does nothing if the user has chosen a percentage.
 func setPercent(percent int) {

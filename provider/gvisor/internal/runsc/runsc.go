@@ -33,6 +33,9 @@ func init() {
 		return
 	}
 	gcdelay.End()
+	if os.Args[0] == sentryArgv0 { // a gofer has too little memory for a collection to pay
+		gcdelay.Shrink()
+	}
 	// gVisor sets parent-death signals and namespaces on its main thread.
 	runtime.LockOSThread()
 	args, err := addLimits(os.Args)
@@ -51,6 +54,9 @@ func init() {
 	}, nil)
 	os.Exit(0)
 }
+
+// sentryArgv0 is the argv[0] of a sentry.
+const sentryArgv0 = "runsc-sandbox"
 
 // isHelper reports whether args are the arguments that gVisor gives its helpers.
 func isHelper(args []string) bool {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed46cd37a8/atoll/internal/gcdelay"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
@@ -50,6 +51,7 @@ func (sv *supervisor) bootAhead(dec *json.Decoder, unwanted func()) (err error) 
 		undo.runAll()
 		return err
 	}
+	gcdelay.Shrink()
 	var job *Job
 	select {
 	case job = <-jobs: // nil if none comes

@@ -69,6 +69,7 @@ func runSupervisor(kind Kind) int {
 		runtime.KeepAlive(sv) // and its lock
 		return 1
 	}
+	gcdelay.Shrink()
 	st, _ := sv.sandbox.Status(context.Background()) // never fails
 	_ = sendReply(conn, Reply{Status: st})           // if the provider has died, the record says the same
 	sv.serveUntilEnd()
