@@ -64,6 +64,9 @@ func (b *bench) measureFleet(ctx context.Context) (err error) {
 	b.table.addFact(fact{crowdTitle, "the same, for each sandbox", formatMiB(each), formatMiB(idleGoal), each <= idleGoal})
 	b.table.addFact(fact{title: crowdTitle, name: "peak of the whole machine's use", value: formatMiB(free - least)})
 
+	if err := b.measureServer(ctx, s); err != nil {
+		return err
+	}
 	start := time.Now()
 	forEachSandbox(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
 	b.table.addFact(fact{title: crowdTitle, name: "all removed after", value: formatMillis(time.Since(start))})
@@ -101,6 +104,32 @@ func (b *bench) measureBare(ctx context.Context) (_ time.Duration, err error) {
 	}
 	slices.Sort(times)
 	return times.medianTime(), nil
+}
+
+const (
+	listGoal   = 20 * time.Millisecond // of a list of all sandboxes, p99
+	serverGoal = 150 << 20             // bytes of the server's memory
+)
+
+// measureServer measures what many sandboxes cost their server: the time of a list, and memory.
+func (b *bench) measureServer(ctx context.Context, s *server) error {
+	var times sample
+	for range 200 {
+		start := time.Now()
+		if _, err := s.List(ctx, atoll.Filter{}); err != nil {
+			return err
+		}
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	slow, rss := times.valueAt(0.99), readField(status, "VmRSS:")
+	b.table.addFact(fact{crowdTitle, "list of all: p99", formatMillis(slow), formatMillis(listGoal), slow <= listGoal})
+	b.table.addFact(fact{crowdTitle, "memory of the server (RSS)", formatMiB(rss), formatMiB(serverGoal), rss <= serverGoal})
+	return nil
 }
 
 // createFleet creates the sandboxes at once and runs a command in each. The times are from the common
