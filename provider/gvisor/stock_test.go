@@ -42,8 +42,8 @@ func TestStock(t *testing.T) {
 		spec atoll.Spec
 		want string
 	}{
-		{atoll.Spec{Name: "web_1", Project: "p", Env: []string{"A=b"}, Workdir: "/srv/x", User: "33:44", Resources: atoll.Resources{Processes: 50}},
-			"web-1\nweb-1\n127.0.0.1       localhost web-1\n/srv/x\n33\n33\n33\nb\n74"},
+		{atoll.Spec{Name: "web_1", Project: "p", Env: []string{"A=b"}, Workdir: "/srv/x", User: "33:44"},
+			"web-1\nweb-1\n127.0.0.1       localhost web-1\n/srv/x\n33\n33\n33\nb\n1048"},
 		{atoll.Spec{ID: "0123456789abcdef0123456789abcdef", TTL: atoll.Duration(time.Hour)},
 			"0123456789ab\n0123456789ab\n127.0.0.1       localhost 0123456789ab\n/work\n0\n0\n0\n\n1048"},
 		{atoll.Spec{Name: long, Labels: map[string]string{"a": "b"}, IdleStop: atoll.Duration(time.Hour), Image: "host"},
@@ -72,6 +72,14 @@ func TestStock(t *testing.T) {
 			t.Errorf("after a restart: %s", got)
 		}
 	}
+	l.awaitStock()
+	first := l.create(atoll.Spec{Name: "first"})
+	snap, err := atoll.TakeSnapshot(l.ctx(), first)
+	l.must("snapshot", err)
+	if got := l.sh(l.create(atoll.Spec{Name: "second", Snapshot: snap.ID}), "hostname; cat /etc/hostname"); got != "second\nsecond" {
+		t.Errorf("the hostname of a sandbox from its snapshot: %s", got)
+	}
+	l.must("remove the snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
 	l.awaitStock()
 	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "echo $A; exit 3"}, Env: []string{"A=main"}})
 	if st := l.awaitState(sb, atoll.StateFailed); st.Exit == nil || st.Exit.Code != 3 {
@@ -137,6 +145,21 @@ func TestStockThatDied(t *testing.T) {
 	sb := l.create(atoll.Spec{Name: "next"})
 	if got := l.sh(sb, "hostname"); got != "next" {
 		t.Errorf("the hostname is %q", got)
+	}
+
+	// Nor does one whose sentry dies while the Create takes it.
+	for i := range 3 {
+		l.awaitStock()
+		for pid, args := range l.liveProcesses() {
+			if strings.HasPrefix(args, "runsc-sandbox") {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		name := fmt.Sprint("next", i)
+		sb := l.create(atoll.Spec{Name: name})
+		if got := l.sh(sb, "hostname"); got != name {
+			t.Errorf("the hostname is %q, want %q", got, name)
+		}
 	}
 }
 

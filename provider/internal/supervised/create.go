@@ -90,7 +90,11 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 // the sandbox's lock.
 func (c *creation) makeDir() (*fsutil.Lock, error) {
 	if c.booted != nil {
-		return c.booted.begun.Assign(c.p.dir, c.rec.Status.ID)
+		l, err := c.booted.begun.Assign(c.p.dir, c.rec.Status.ID)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			return l, err
+		}
+		c.dropBooted(err)
 	}
 	return c.p.dir.Make(c.rec.Status.ID)
 }
@@ -151,13 +155,14 @@ func (c *creation) prepareMounts(context.Context) error {
 		if name != data && !volumes.Has(st.Spec.Project, name) {
 			c.newVolumes = append(c.newVolumes, name)
 		}
-		var err error
 		if name == data && c.booted != nil {
-			err = volumes.MakeFrom(filepath.Join(c.p.dir.Sandbox(st.ID), bootedVolume), st.Spec.Project, name)
-		} else {
-			err = volumes.Make(st.Spec.Project, name)
+			err := volumes.MakeFrom(filepath.Join(c.p.dir.Sandbox(st.ID), bootedVolume), st.Spec.Project, name)
+			if err == nil {
+				continue
+			}
+			c.dropBooted(err) // the volumes of this project may be in another file system
 		}
-		if err != nil {
+		if err := volumes.Make(st.Spec.Project, name); err != nil {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
 		}
 	}

@@ -44,3 +44,29 @@ func TestDemand(t *testing.T) {
 		t.Errorf("without a stock, %d are wanted", d.want)
 	}
 }
+
+// Sandboxes boot when no Create is in progress or has just returned, or when the stock has been short for too long.
+func TestPlanBoot(t *testing.T) {
+	now := time.Now()
+	past := now.Add(-time.Hour / 2)
+	for name, one := range map[string]struct {
+		stock *stock
+		boots bool
+	}{
+		"at rest":                         {&stock{created: past}, true},
+		"enough":                          {&stock{created: past, demand: demand{asked: now}}, false},
+		"a Create":                        {&stock{created: past, creates: 1}, false},
+		"just after a Create":             {&stock{created: now}, false},
+		"a Create, and short for long":    {&stock{created: now, creates: 1, short: past}, true},
+		"short for long, after a failure": {&stock{created: past, short: past, retry: now.Add(time.Minute)}, false},
+	} {
+		s := one.stock
+		if s.demand.asked.IsZero() {
+			s.demand = newDemand(1, now)
+		}
+		surplus, rest := s.planBoot()
+		if (rest == 0) != one.boots || s.booting != one.boots || len(surplus) > 0 || rest > time.Hour {
+			t.Errorf("%s: rest %s, booting %t, want %t", name, rest, s.booting, one.boots)
+		}
+	}
+}

@@ -41,11 +41,11 @@ func TestBootShape(t *testing.T) {
 	}
 	for want, all := range map[bool][]atoll.Spec{
 		true: {
-			{}, {Image: "host"}, {Resources: atoll.Resources{Processes: 50}}, {Resources: atoll.Resources{Memory: atoll.DefaultMemory}},
+			{}, {Image: "host"}, {Resources: atoll.Resources{Memory: atoll.DefaultMemory}},
 			{Ports: []atoll.Port{{Port: 1}}},
 		},
 		false: {
-			{Resources: atoll.Resources{CPUs: 1}}, {Resources: atoll.Resources{Disk: 1 << 20}}, {Resources: atoll.Resources{Memory: atoll.Unlimited}},
+			{Resources: atoll.Resources{CPUs: 1}}, {Resources: atoll.Resources{Processes: 50}}, {Resources: atoll.Resources{Disk: 1 << 20}}, {Resources: atoll.Resources{Memory: atoll.Unlimited}},
 			{Resources: atoll.Resources{GPUs: "all"}}, {Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "x"}},
 		},
 	} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,8 +44,10 @@ type stock struct {
 	booting bool
 	booted  chan struct{} // closed at the end of the next boot
 	waiting bool          // a Create waits for the sandbox that boots
-	creates int           // calls of Create in progress
-	retry   time.Time     // no boot before: a Create has just returned, or a boot has failed
+	creates int           // calls of Create in progress, which come first
+	created time.Time     // when the last of them returned
+	short   time.Time     // since when fewer are ready than wanted; zero if enough are
+	retry   time.Time     // no boot before, after a failure
 	pause   time.Duration // after the next failure
 	stats   atoll.Stock
 }
@@ -61,6 +64,7 @@ const bootedVolume = "volume"
 
 const (
 	bootDelay    = 100 * time.Millisecond // after a Create: the first command of its caller comes first
+	shortest     = 2 * time.Second        // after which a short stock does not wait for calls of Create any longer
 	bootTimeout  = time.Minute            // of one boot
 	firstPause   = time.Second            // after a boot that failed; it doubles with each failure
 	longestPause = 5 * time.Minute        // after boots that failed
@@ -87,7 +91,6 @@ func bootShape(spec *atoll.Spec, image string) string {
 	s.TTL, s.IdleStop, s.IdleRemove, s.AutoRemove = 0, 0, false, false
 	s.System = atoll.System{}
 	s.Resources = s.Resources.WithDefaults()
-	s.Resources.Processes = 0
 	if !s.Publishes() {
 		s.Ports = nil
 	}
@@ -104,19 +107,26 @@ func bootShape(spec *atoll.Spec, image string) string {
 	return string(text)
 }
 
-// beginCreate counts a call of Create, during which no sandbox begins to boot ahead, until end is called.
-func (s *stock) beginCreate() (end func()) {
+// beginCreate counts a call of Create, during which no sandbox begins to boot ahead, until end is called. A call that takes
+// long, and one of a pool, which nobody waits for, do not count.
+func (s *stock) beginCreate(spec *atoll.Spec) (end func()) {
+	if spec.System.Warm {
+		return func() {}
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.creates++
-	return func() {
+	s.mu.Unlock()
+	done := sync.OnceFunc(func() {
 		s.mu.Lock()
 		s.creates--
-		if next := time.Now().Add(bootDelay); next.After(s.retry) {
-			s.retry = next
-		}
+		s.created = time.Now()
 		s.mu.Unlock()
 		s.wakeUp()
+	})
+	slow := time.AfterFunc(slowStart, done)
+	return func() {
+		slow.Stop()
+		done()
 	}
 }
 
@@ -128,7 +138,7 @@ func (s *stock) wakeUp() {
 }
 
 // takeFor returns a booted sandbox for a complete spec, or nil if there is none. If one boots at this moment and no other
-// Create waits for it, takeFor waits: it is ready sooner than a new one.
+// Create waits for it, takeFor waits: it is ready sooner than a new one, unless its boot is slow.
 func (s *stock) takeFor(ctx context.Context, spec *atoll.Spec) (*bootedSupervisor, error) {
 	if s.opts.Max == 0 {
 		return nil, nil
@@ -154,6 +164,7 @@ func (s *stock) takeFor(ctx context.Context, spec *atoll.Spec) (*bootedSuperviso
 		waited = true
 		select {
 		case <-boots:
+		case <-time.After(slowStart):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -246,18 +257,32 @@ func (s *stock) fillForever() {
 	}
 }
 
-// planBoot returns the booted sandboxes that are too many, and the time until the next one may boot; 0 means that it does now.
+// planBoot returns the booted sandboxes that are too many or have died, and the time until the next one may boot; 0 means that it does now.
 func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
 	room := s.opts.HasRoom == nil || s.opts.HasRoom()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.demand.noteTime(time.Now())
-	for len(s.ready) > s.demand.want {
-		surplus, s.ready = append(surplus, s.ready[0]), s.ready[1:]
+	for i, b := range slices.Backward(s.ready) {
+		if i >= s.demand.want || b.checkAlive() != nil {
+			surplus, s.ready = append(surplus, b), slices.Delete(s.ready, i, i+1)
+		}
+	}
+	if len(s.ready) >= s.demand.want {
+		s.short = time.Time{}
+		return surplus, roomInterval
+	}
+	if s.short.IsZero() {
+		s.short = time.Now()
 	}
 	wait := time.Until(s.retry)
+	if patience := time.Until(s.short.Add(shortest)); patience > 0 && s.creates > 0 {
+		wait = max(wait, patience)
+	} else if patience > 0 {
+		wait = max(wait, time.Until(s.created.Add(bootDelay)))
+	}
 	switch {
-	case len(s.ready) >= s.demand.want, s.creates > 0, len(s.ready) > 0 && !room:
+	case len(s.ready) > 0 && !room:
 		return surplus, roomInterval
 	case wait > 0:
 		return surplus, min(wait, roomInterval)
@@ -369,7 +394,7 @@ func (s *stock) warmUp(ctx context.Context, b *bootedSupervisor, id string) {
 }
 
 // adoptBooted makes the booted sandbox that the creation has taken the sandbox of its record. It returns errNoSupervisor if
-// there is none, or if it turns out to have died.
+// there is none, or if it does not work: another one may.
 func (c *creation) adoptBooted(ctx context.Context) error {
 	b := c.booted
 	if b == nil {
@@ -377,12 +402,25 @@ func (c *creation) adoptBooted(ctx context.Context) error {
 	}
 	c.booted = nil
 	if err := errors.Join(os.RemoveAll(c.rec.Run), os.Rename(b.run, c.rec.Run)); err != nil {
-		return atoll.E("start", c.rec.Status.ID, diskKind(err), errors.Join(err, b.killAndRemove(), statedir.RemoveRun(b.run)))
+		c.p.log.Warn("booted sandbox", "err", errors.Join(err, b.killAndRemove(), statedir.RemoveRun(b.run)))
+		return errNoSupervisor
 	}
 	if err := b.mark.AssignTo(c.p.dir, c.rec.Status.ID); err != nil {
 		c.p.log.Warn("booted sandbox", "err", err)
 	}
-	return c.p.runJob(ctx, b.supervisorProcess, c.rec)
+	err := c.p.runJob(ctx, b.supervisorProcess, c.rec)
+	if k := atoll.KindOf(err); err != nil && ctx.Err() == nil && (k == atoll.ErrInternal || k == atoll.ErrUnavailable) {
+		c.p.log.Warn("booted sandbox", "err", err)
+		return errNoSupervisor
+	}
+	return err
+}
+
+// dropBooted ends the booted sandbox that the creation has taken and cannot use.
+func (c *creation) dropBooted(why error) {
+	c.p.log.Warn("booted sandbox", "err", why)
+	c.p.stock.removeBooted(c.booted)
+	c.booted = nil
 }
 
 // closeStock ends all booted sandboxes.

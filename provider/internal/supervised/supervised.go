@@ -200,7 +200,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	c := &creation{p: p, rec: &statedir.Record{Status: atoll.Status{
 		ID: s.ID, Provider: p.opts.Info.Name, Spec: *s, State: atoll.StateCreating, Created: time.Now(), Caps: p.opts.Info.Caps,
 	}}}
-	defer p.stock.beginCreate()()
+	defer p.stock.beginCreate(s)()
 	if c.booted, err = p.stock.takeFor(ctx, s); err != nil {
 		return nil, err
 	}

@@ -40,11 +40,6 @@ func (e *engine) Adopt(ctx context.Context, booted *supervisor.Job) error {
 	if err := e.setHostname(ctx, sandboxHostname(&e.job.Spec)); err != nil {
 		return fmt.Errorf("set the hostname: %w", err)
 	}
-	if e.job.Spec.Resources.Processes != booted.Spec.Resources.Processes {
-		if err := e.sentry.setLimits(e.job); err != nil {
-			return err
-		}
-	}
 	if err := errors.Join(e.chownDataVolume(), e.makeWorkdir()); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) e
 	(*engine).makeNetwork,
 	(*engine).makeRoot,
 	(*engine).startSentry,
-	func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() },
+	(*engine).restoreInside,
 	func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() },
 	func(e *engine, _ *supervisor.Undo) error {
 		err := e.makeWorkdir()
@@ -77,6 +77,15 @@ func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 		e.sandbox.Watch()
 	}
 	return e.startGuard()
+}
+
+// restoreInside gives a sandbox that was stopped its files, and one from a snapshot its hostname: the memory of an adopted
+// sandbox has that which Adopt set.
+func (e *engine) restoreInside(*supervisor.Undo) error {
+	if e.job.Snapshot == "" {
+		return e.restoreUpper()
+	}
+	return e.setHostname(context.Background(), sandboxHostname(&e.job.Spec))
 }
 
 // withLogLine adds to err what the sentry or the gofer logged before it died: all that

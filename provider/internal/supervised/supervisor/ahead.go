@@ -23,7 +23,7 @@ func (sv *supervisor) bootAhead(dec *json.Decoder, unwanted func()) (err error) 
 	adopted := false
 	defer func() {
 		if err != nil && !adopted {
-			err = errors.Join(err, s.removeAhead())
+			err = errors.Join(err, sv.removeAhead())
 		}
 	}()
 	booted, jobs := make(chan struct{}), make(chan *Job, 1)
@@ -42,7 +42,9 @@ func (sv *supervisor) bootAhead(dec *json.Decoder, unwanted func()) (err error) 
 		}
 	}()
 	var undo Undo
-	err = errors.Join(sv.prepareMounts(), sv.takeSteps(slices.Concat(engineSteps(s.engine.Steps()), serveSteps), &undo))
+	if err = sv.prepareMounts(); err == nil {
+		err = sv.takeSteps(slices.Concat(engineSteps(s.engine.Steps()), serveSteps), &undo)
+	}
 	close(booted)
 	if err != nil {
 		return err
@@ -58,6 +60,7 @@ func (sv *supervisor) bootAhead(dec *json.Decoder, unwanted func()) (err error) 
 	case <-s.engine.Exited():
 	}
 	if job == nil {
+		time.AfterFunc(bootGrace, func() { os.Exit(1) }) // an engine that hangs must not stay
 		undo.runAll()
 		return errors.New("no sandbox needs this engine")
 	}
@@ -71,8 +74,13 @@ func (sv *supervisor) bootAhead(dec *json.Decoder, unwanted func()) (err error) 
 // adoptJob starts the sandbox of a job on the engine that has booted.
 func (sv *supervisor) adoptJob(job *Job, engine Adopter, undo *Undo) error {
 	before := *sv.sandbox.Job
+	sv.sandbox.adopting.Store(true)
 	sv.sandbox.setJob(job)
-	adopt := step{"adoption", func(sv *supervisor, _ *Undo) error { return engine.Adopt(sv.wanted, &before) }}
+	adopt := step{"adoption", func(sv *supervisor, _ *Undo) error {
+		err := engine.Adopt(sv.wanted, &before)
+		sv.sandbox.adopting.Store(err != nil)
+		return err
+	}}
 	if err := sv.takeSteps(slices.Concat(firstSteps, []step{adopt}, lastSteps), undo); err != nil {
 		return err
 	}
@@ -80,10 +88,13 @@ func (sv *supervisor) adoptJob(job *Job, engine Adopter, undo *Undo) error {
 	return nil
 }
 
-// removeAhead removes what the boot of an engine made that no sandbox got.
-func (s *Sandbox) removeAhead() error {
-	job := s.Job
-	err := errors.Join(s.engine.Unmount(), s.Group.Leave(), s.Group.Remove(), os.RemoveAll(job.Dir), statedir.RemoveRun(job.Run))
-	s.dir.TidyRun(filepath.Dir(job.Run))
+// removeAhead removes what the boot of an engine made that no sandbox got. A provider that lives removes its part itself.
+func (sv *supervisor) removeAhead() error {
+	s := sv.sandbox
+	if err := errors.Join(s.engine.Unmount(), s.Group.Leave(), s.Group.Remove()); err != nil || !sv.conn.HungUp() {
+		return err
+	}
+	err := errors.Join(os.RemoveAll(s.Job.Dir), statedir.RemoveRun(s.Job.Run))
+	s.dir.TidyRun(filepath.Dir(s.Job.Run))
 	return err
 }

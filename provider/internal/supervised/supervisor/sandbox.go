@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -31,6 +32,8 @@ type Sandbox struct {
 	engine    Engine
 	use       idletracker.Use
 	refused   *refusalLog
+
+	adopting atomic.Bool // the engine does not fit Job yet: calls do not find the sandbox
 
 	freezing sync.Mutex // held while the engine is paused or resumed and the record is updated
 

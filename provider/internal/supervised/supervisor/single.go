@@ -22,7 +22,7 @@ func (s single) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
 
 // Get finds the one sandbox.
 func (s single) Get(_ context.Context, id string) (atoll.Sandbox, error) {
-	if n, err := atoll.NormalizeID(id); err != nil || n != s.sandbox.ID() {
+	if n, err := atoll.NormalizeID(id); err != nil || n != s.sandbox.ID() || s.sandbox.adopting.Load() {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
 	return s.sandbox, nil
