@@ -113,6 +113,7 @@ type Provider struct {
 	mu      sync.Mutex
 	clients map[string]*supervisorClient // by sandbox id
 
+	records recordCache
 	spare   *spareSlot
 	stock   *stock
 	starts  *startQueue
@@ -274,7 +275,7 @@ func (p *Provider) List(_ context.Context, f atoll.Filter) ([]atoll.Status, erro
 // readRecord returns the sandbox's record with its actual state: a record that says that
 // the sandbox runs, although it does not, is returned as failed.
 func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
-	rec, err := p.dir.Read(id)
+	rec, err := p.records.readRecord(p.dir, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 	}
