@@ -82,7 +82,7 @@ const (
 	lastGoal = 48       // creations of bare runsc, until the last of a hundred is ready
 	idleGoal = 15 << 20 // bytes of an idle sandbox
 
-	settleTime = 10 * time.Second // after which an idle sandbox has given back what only its start needed
+	settleTime = 70 * time.Second // after which an idle sandbox has given back what only its start needed
 )
 
 // measureBare returns the median time of a creation by bare runsc.

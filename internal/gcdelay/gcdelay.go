@@ -26,10 +26,10 @@ func init() {
 // which must be small.
 func End() { setPercent(normal) }
 
-// settleTime is the time after which a process that has started uses only the memory that it needs from then on.
-const settleTime = 5 * time.Second
+// settleTime is the time after which a process counts as idle: the next call that it gets takes some milliseconds longer.
+const settleTime = time.Minute
 
-// Shrink returns the memory of the start to the system, in the background and once the process has settled. Call it in
+// Shrink returns the memory of the start to the system, in the background and a minute later. Call it in
 // processes of which there are many, and which are idle most of the time.
 func Shrink() { time.AfterFunc(settleTime, debug.FreeOSMemory) }
 

@@ -149,14 +149,20 @@ func (s *Sandbox) watchLimits() {
 	go s.watchDir()
 }
 
+// buildHandler makes the handler of the sandbox's API.
+func (sv *supervisor) buildHandler() {
+	var err error
+	sv.handler, err = api.NewHandler(single{sv.sandbox}, api.Options{Log: sv.sandbox.Log})
+	sv.built <- err
+}
+
 // startServing serves the API of the sandbox on its socket.
 func (sv *supervisor) startServing(undo *Undo) error {
 	l, err := listenSocket(sv.sandbox.Job.Dir)
 	if err != nil {
 		return err
 	}
-	sv.handler, err = api.NewHandler(single{sv.sandbox}, api.Options{Log: sv.sandbox.Log})
-	if err != nil {
+	if err := <-sv.built; err != nil {
 		l.Close()
 		return err
 	}

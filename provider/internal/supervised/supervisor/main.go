@@ -100,6 +100,7 @@ type supervisor struct {
 	conn    Conn            // to the provider that wants the sandbox
 	wanted  context.Context // ends when the provider has gone, or has its answer
 	lock    *statedir.SupervisorLock
+	built   chan error // receives when handler is set
 	handler *api.Handler
 	server  *http.Server
 	failed  chan error
@@ -126,10 +127,11 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	sv := &supervisor{sandbox: newSandbox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, failed: make(chan error, 1)}
+	sv := &supervisor{sandbox: newSandbox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, built: make(chan error, 1), failed: make(chan error, 1)}
 	if sv.sandbox.engine, err = kind.New(sv.sandbox, log); err != nil {
 		return nil, err
 	}
+	go sv.buildHandler() // while the engine starts, this process mostly waits
 	var unwanted func()
 	sv.wanted, unwanted = context.WithCancel(context.Background())
 	defer unwanted() // the provider has its answer
