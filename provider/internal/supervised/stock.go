@@ -259,7 +259,6 @@ func (s *stock) fillForever() {
 
 // planBoot returns the booted sandboxes that are too many or have died, and the time until the next one may boot; 0 means that it does now.
 func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
-	room := s.opts.HasRoom == nil || s.opts.HasRoom()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.demand.noteTime(time.Now())
@@ -282,7 +281,7 @@ func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
 		wait = max(wait, time.Until(s.created.Add(bootDelay)))
 	}
 	switch {
-	case len(s.ready) > 0 && !room:
+	case len(s.ready) > 0 && s.opts.HasRoom != nil && !s.opts.HasRoom():
 		return surplus, roomInterval
 	case wait > 0:
 		return surplus, min(wait, roomInterval)

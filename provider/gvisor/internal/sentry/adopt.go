@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -90,23 +91,22 @@ func hostnameELF(arch, name string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("gVisor does not run on %s", arch)
 	}
-	text := append([]byte(nil), code.text...)
+	text := slices.Clone(code.text)
 	code.patch(text, byte(len(name)))
 	return assembleELF(code.machine, text, []byte(name)), nil
 }
 
 // memoryFile returns a file in memory, open for reading only.
 func memoryFile(data []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("file", unix.MFD_CLOEXEC)
+	f, err := createMemoryFile("file")
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "file")
 	defer f.Close()
 	if _, err := f.Write(data); err != nil {
 		return nil, err
 	}
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
 // setHostname sets the hostname that the inside sees. gVisor has no call for that, so a program inside does it, with a

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 
 	"github.com/seed46cd37a8/atoll"
@@ -188,11 +187,10 @@ var errSelf = errors.New("a helper in the sandbox failed")
 // runSelf executes this binary inside as root and waits for its end. If it fails, the error
 // is errSelf and contains its stderr.
 func (e *engine) runSelf(stdin *os.File, argv ...string) error {
-	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
+	stderr, err := createMemoryFile("stderr")
 	if err != nil {
 		return err
 	}
-	stderr := os.NewFile(uintptr(fd), "stderr")
 	defer stderr.Close()
 	pid, err := e.execSelf(context.Background(), userdb.User{}, stdin, stderr, argv...)
 	if err != nil {

@@ -198,16 +198,24 @@ func (s *sentry) halt() (resume func()) {
 	}
 }
 
+// createMemoryFile returns an empty file in memory.
+func createMemoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("file", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
 // readFile returns a file of the sandbox's file system, at most limit bytes. If it is a
 // named pipe, it waits until ctx ends.
 func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	fd, err := unix.MemfdCreate("file", unix.MFD_CLOEXEC)
+	f, err := createMemoryFile(name)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	done := make(chan error, 1)
 	go func() { done <- s.sb.ReadFile(s.c.ID, name, 0, limit, f) }()
