@@ -527,6 +527,8 @@ var allowedImports = map[string]map[string]string{
 	},
 	"provider/gvisor/internal/sentry": {
 		"provider/gvisor/internal/plan":           "the job",
+		"provider/gvisor/internal/pid1":           "the first process",
+		"internal/fsutil":                         "the list of processes in a snapshot",
 		"internal/interpreter":                    "the error for a missing interpreter",
 		"machine/guest":                           "access to files behind the guest",
 		"internal/dirfs":                          "files behind the guest",
@@ -548,6 +550,7 @@ var allowedImports = map[string]map[string]string{
 	"provider/gvisor/internal/filters":          {},
 	"provider/gvisor/internal/filters/generate": {"provider/gvisor/internal/filters": "its function"},
 	"provider/gvisor/internal/umount":           {},
+	"provider/gvisor/internal/pid1":             {},
 	"provider/gvisor/internal/overlay":          {},
 
 	"provider/providertest": {

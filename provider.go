@@ -93,6 +93,7 @@ type Caps struct {
 	Dial         bool       `json:"dial"`           // Dialer
 	Pause        bool       `json:"pause"`          // Pauser
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
+	DurableExec  bool       `json:"durable_exec"`   // Command.Durable
 	Usage        bool       `json:"usage"`          // Meter
 	Images       bool       `json:"images"`         // Spec.Image names an OCI image
 	ImageStore   bool       `json:"image_store"`    // ImageStore: fetched images can be listed and removed

@@ -110,6 +110,10 @@ type Command struct {
 	// TTY gives the process a terminal of this size. stdout then carries all output, and stderr
 	// stays empty.
 	TTY *Size `json:"tty,omitempty"`
+	// Durable makes the process part of snapshots: in a sandbox that starts from one, it runs on,
+	// under the same id, with its descendants and its terminal. Its output begins with the snapshot
+	// there. It needs Caps.DurableExec. Starting it takes longer, and its output passes more hands.
+	Durable bool `json:"durable,omitempty"`
 	// Timeout is the time after which the process and all its descendants are killed. Exit then
 	// has TimedOut and code 124. 0 means no limit. A descendant that has left its parents, its
 	// session and its environment may escape.
@@ -161,6 +165,22 @@ func (c *Command) Validate() error {
 	}
 	if c.OutputLimit < 0 || c.OutputLimit > MaxOutputLimit {
 		return bad("output limit %d: must be within 0..%d", c.OutputLimit, MaxOutputLimit)
+	}
+	return nil
+}
+
+// CheckCaps returns an ErrUnsupported if a provider with that name and caps cannot run c.
+func (c *Command) CheckCaps(provider string, caps Caps) error {
+	for _, field := range []struct {
+		set, has bool
+		feature  string
+	}{
+		{c.TTY != nil, caps.TTY, "terminals"},
+		{c.Durable, caps.DurableExec, "durable processes: run the command without durable, or use provider gvisor"},
+	} {
+		if field.set && !field.has {
+			return Errorf("exec", "", ErrUnsupported, "provider %s has no %s", provider, field.feature)
+		}
 	}
 	return nil
 }

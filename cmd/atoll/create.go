@@ -47,7 +47,7 @@ survives the end of this program.
 	f.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the sandbox; atoll start does")
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "keep the command's stdin open for atoll attach")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	groupFlags(cmd.Flags())
 	stopAtCommand(cmd)
 	return cmd

@@ -41,6 +41,7 @@ continues: atoll ps lists it, and atoll attach connects to it again.`,
 	f.env.addFlags(cmd.Flags())
 	f.addPlaceFlags(cmd.Flags())
 	cmd.Flags().Var((*durationValue)(&f.cmd.Timeout), "timeout", "kill the command after so long, like 5m")
+	cmd.Flags().BoolVar(&f.cmd.Durable, "durable", false, "continue the command in sandboxes that start from a snapshot, under the same id")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the process and leave it running")
 	stopAtCommand(cmd)
 	return cmd

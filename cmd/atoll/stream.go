@@ -21,7 +21,7 @@ type streamFlags struct {
 
 func (f *streamFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.stdin, "interactive", "i", false, "forward stdin to the command")
-	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
 	f.addDetachFlag(fs)
 	fs.BoolVar(&f.json, "json", false, "print the exit code and the output as one JSON object at the end")
 	f.limit = atoll.DefaultOutputLimit

@@ -36,7 +36,7 @@ type Handle interface {
 	Kill() error
 }
 
-// A Remote is a Handle of a Table whose processes run behind a connection.
+// A Remote is a Handle of a process behind a connection.
 type Remote interface {
 	Handle
 	// Resize sets the size of the process's terminal.
@@ -69,9 +69,8 @@ type Table struct {
 	// streams with an attachment. Do not change it after the first Start.
 	EndedOutput int64
 
-	// Remote says that the processes and their terminals are behind a connection: start
-	// always gets pipes, which it owns and closes, and returns a Remote. Do not change it
-	// after the first Start.
+	// Remote makes Start start every process as StartRemote does. Do not change it after the
+	// first Start.
 	Remote bool
 
 	work sync.WaitGroup // starts in progress, pumps, deliveries
@@ -103,6 +102,16 @@ func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start 
 // table drops no output before the first attachment, and the process blocks at more than
 // Command.OutputLimit.
 func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, hold time.Duration, start func(Stdio) (Handle, error)) (atoll.Process, error) {
+	return t.startProcess(ctx, id, cmd, hold, t.Remote, start)
+}
+
+// StartRemote is StartHeld for a process that is, with its terminal, behind a connection: start always
+// gets pipes, which it owns and closes, and returns a Remote. It may have started before.
+func (t *Table) StartRemote(ctx context.Context, id string, cmd *atoll.Command, hold time.Duration, start func(Stdio) (Handle, error)) (atoll.Process, error) {
+	return t.startProcess(ctx, id, cmd, hold, true, start)
+}
+
+func (t *Table) startProcess(ctx context.Context, id string, cmd *atoll.Command, hold time.Duration, remote bool, start func(Stdio) (Handle, error)) (atoll.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -111,7 +120,7 @@ func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, ho
 		return nil, err
 	}
 	defer t.work.Done()
-	io, err := newEnds(cmd, t.Remote)
+	io, err := newEnds(cmd, remote)
 	if err != nil {
 		t.forgetID(id)
 		return nil, atoll.E("exec", id, stdioKind(err), err)
@@ -130,7 +139,7 @@ func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, ho
 		return nil, err
 	}
 	switch {
-	case t.Remote: // start owns the ends
+	case remote: // start owns the ends
 	case io.master:
 		p.replica = io.child.Stdin
 	default:

@@ -229,6 +229,9 @@ func (m *Machine) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
+	if err := cmd.CheckCaps("of this sandbox", machineCaps); err != nil {
+		return nil, err
+	}
 	return m.startProcess(ctx, "", cmd)
 }
 

@@ -22,7 +22,7 @@ func detectCaps() atoll.Caps {
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
-		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, Usage: true,
+		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, DurableExec: true, Usage: true,
 		Images: true, ImageStore: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,

@@ -118,7 +118,7 @@ func TestTerminalKeys(t *testing.T) {
 	term.typeKeys("\x1c") // ^\
 	term.awaitText("after 131")
 
-	term.typeKeys("cat > /root/typed\r")
+	term.typeKeys("cat >/root/typed\r")
 	term.awaitCommand(sb, "cat")
 	term.typeKeys("line one\rline two\r\x04")
 	term.awaitText("> ")
@@ -137,7 +137,7 @@ func TestTerminalKeys(t *testing.T) {
 	}
 
 	// A quoted key is like any other, even if it comes alone.
-	term.typeKeys("cat > /root/quoted\r")
+	term.typeKeys("cat >/root/quoted\r")
 	term.awaitCommand(sb, "cat")
 	term.typeKeys("\x16")
 	term.awaitText("^\b")
@@ -191,15 +191,15 @@ func TestTerminalJobs(t *testing.T) {
 	}
 }
 
-// /dev/tty is the terminal, whatever the standard streams are. It has no name, but
-// terminals that are made inside have one.
+// /dev/tty is the terminal, whatever the standard streams are. It has a name, as those have that
+// are made inside.
 func TestTerminalDevice(t *testing.T) {
 	testenv.Need(t, testenv.Program("script", "bsdutils"))
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
 	term := l.openTerminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", "tty; script -qc tty /dev/null; echo to the device > /dev/tty; read x < /dev/tty; echo got $x > /dev/tty; test -t 0 && test -t 1 && test -t 2 && echo all")
-	term.awaitText("not a tty")
 	term.awaitText("/dev/pts/0")
+	term.awaitText("/dev/pts/1")
 	term.awaitText("to the device")
 	term.typeKeys("answer\r")
 	term.awaitText("got answer")

@@ -160,6 +160,49 @@ func powerProgram(args []string) error {
 }
 
 // Root inside has no power over the host, nor over the sandbox's surroundings.
+// The first process is out of reach: root inside can neither read nor change what it does.
+func TestFirstProcess(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}, Durable: true})
+	l.must("exec", err)
+	for _, cmd := range []string{"readlink /proc/1/fd/3", "head -c 1 /proc/1/fd/3", "echo x > /proc/1/fd/3", "echo x > /proc/1/fd/4", "cat /proc/1/maps", "head -c 1 /proc/1/mem", "cat /proc/1/environ"} {
+		l.failSh(sb, "timeout 5 sh -c '"+cmd+"'")
+	}
+	testenv.Need(t, testenv.Program("python3", "python3"))
+	l.sh(sb, `python3 -c '
+import ctypes
+libc = ctypes.CDLL(None)
+class iov(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+buf = ctypes.create_string_buffer(8)
+ours, theirs = iov(ctypes.addressof(buf), 8), iov(0x600000, 8)
+assert libc.ptrace(16, 1, 0, 0) == -1
+assert libc.ptrace(0x4206, 1, 0, 0) == -1
+assert libc.syscall(438, libc.syscall(434, 1, 0), 3, 0) == -1
+assert libc.process_vm_readv(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == -1
+assert libc.process_vm_writev(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == -1
+'`)
+	// It continues if root stops it.
+	l.sh(sb, "kill -STOP 1")
+	again, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}, Durable: true})
+	l.must("exec", err)
+	if exit, err := again.Wait(l.ctx()); err != nil || exit.Code != 0 {
+		t.Errorf("a durable command after kill -STOP 1: %v, %v", exit, err)
+	}
+	// And ends the sandbox if root kills it.
+	_, _ = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "kill -KILL 1"}})
+	if exit, err := p.Wait(l.ctx()); err == nil && exit.Code != 137 {
+		t.Errorf("after the end of the first process: %v", exit)
+	}
+	l.poll(func() error {
+		st, err := sb.Status(l.ctx())
+		if err == nil && st.State != atoll.StateFailed {
+			err = fmt.Errorf("the sandbox is %s", st.State)
+		}
+		return err
+	})
+}
+
 func TestRootInsideIsPowerless(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})

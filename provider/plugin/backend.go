@@ -96,7 +96,7 @@ func unavailableCap(c atoll.Caps) string {
 	var names []string
 	for name, has := range map[string]bool{
 		"survives": c.Survives, "reattach": c.Reattach, "idle_stop": c.IdleStop, "files": c.Files, "dial": c.Dial, "pause": c.Pause,
-		"snapshot": c.Snapshot, "usage": c.Usage, "image_store": c.ImageStore, "volumes": c.Volumes, "volume_locks": c.VolumeLocks, "workspaces": c.Workspaces,
+		"snapshot": c.Snapshot, "durable_exec": c.DurableExec, "usage": c.Usage, "image_store": c.ImageStore, "volumes": c.Volumes, "volume_locks": c.VolumeLocks, "workspaces": c.Workspaces,
 		"sessions": c.Sessions, "publish": c.Publish, "cache": c.Cache, "refusals": c.Refusals,
 	} {
 		if has {

@@ -421,8 +421,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	if cmd.TTY != nil && !s.p.info.Caps.TTY {
-		return nil, s.p.unsupportedError("exec", s.id, "terminals")
+	if err := cmd.CheckCaps(s.p.info.Name, s.p.info.Caps); err != nil {
+		return nil, err
 	}
 	if cmd.User != "" && !s.p.info.Caps.Users {
 		return nil, s.p.unsupportedError("exec", s.id, "users other than the default one")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,6 +147,90 @@ var snapshotPromises = []promise{
 			}
 		}
 	}},
+	{"a durable process continues in sandboxes from a snapshot, under its id", []need{needDurableCmd}, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		drip, cat := scriptCommand("drip"), programCommand("cat")
+		drip.Durable, cat.Durable, cat.OpenStdin = true, true, true
+		p, scr := h.startReady(t, sb, drip)
+		q := h.startProcess(t, sb, cat)
+		h.echoThrough(t, q, "before\n")
+		plain, _ := h.startReady(t, sb, scriptCommand("ready"))
+		snap := h.takeSnapshot(t, sb)
+		for range 2 {
+			fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
+			if _, err := fork.Process(h.newContext(t), plain.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
+				t.Errorf("Process of one that is not durable: %v, want ErrNotExist", err)
+			}
+			again, err := fork.Process(h.newContext(t), q.ID())
+			if err != nil {
+				t.Fatalf("Process: %v", err)
+			}
+			h.echoThrough(t, again, "after\n")
+			again, err = fork.Process(h.newContext(t), p.ID())
+			if err != nil {
+				t.Fatalf("Process: %v", err)
+			}
+			numbers := newScreen()
+			go again.Attach(h.newContext(t), &atoll.Attachment{Stdout: numbers})
+			numbers.waitUntil(t, h, "two further numbers", func(text string) bool { return strings.Count(text, "\n") > 1 })
+			var first int
+			if _, err := fmt.Sscan(numbers.readText(), &first); err != nil || first < 2 {
+				t.Errorf("the process prints %q, want it to count on", numbers.readText())
+			}
+			h.killProcess(t, again)
+		}
+		more := len(scr.readText())
+		scr.waitUntil(t, h, "new lines of the original", func(text string) bool { return len(text) > more })
+		h.echoThrough(t, q, "original\n")
+	}},
+	{"a durable terminal continues in a sandbox from a snapshot", []need{needDurableCmd, needTTY}, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		shell := addTTY(programCommand("sh"))
+		shell.Durable, shell.OpenStdin = true, true
+		p := h.startProcess(t, sb, shell)
+		h.typeAt(t, p, "n=41; tty\r", "/dev/")
+		snap := h.takeSnapshot(t, sb)
+		fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
+		again, err := fork.Process(h.newContext(t), p.ID())
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if err := atoll.Resize(h.newContext(t), again, atoll.Size{Rows: 12, Cols: 34}); err != nil {
+			t.Errorf("Resize: %v", err)
+		}
+		h.typeAt(t, again, "echo $((n+1)); stty size\r", "42\r\n12 34\r\n")
+		h.typeAt(t, p, "echo $((n+2))\r", "43\r\n")
+	}},
+	{"a durable process continues in a sandbox from a snapshot of a paused one", []need{needDurableCmd, needPause}, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		cat := programCommand("cat")
+		cat.Durable, cat.OpenStdin = true, true
+		p := h.startProcess(t, sb, cat)
+		h.echoThrough(t, p, "before\n")
+		if err := atoll.Pause(h.newContext(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		snap := h.takeSnapshot(t, sb)
+		fork := h.createSandbox(t, atoll.Spec{Snapshot: snap.ID})
+		again, err := fork.Process(h.newContext(t), p.ID())
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		h.echoThrough(t, again, "after\n")
+		if err := atoll.Resume(h.newContext(t), sb); err != nil {
+			t.Fatalf("Resume: %v", err)
+		}
+		h.echoThrough(t, p, "original\n")
+	}},
+	{"Command.Durable is refused without Caps.DurableExec", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.DurableExec {
+			t.Skip("the provider has cap durable_exec")
+		}
+		cmd := programCommand("true")
+		cmd.Durable = true
+		_, err := h.plainSandbox(t).Exec(h.newContext(t), cmd)
+		wantKind(t, "Exec", err, atoll.ErrUnsupported)
+	}},
 	{"TakeSnapshot of a stopped sandbox is ErrStopped", []need{needSnapshot}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if err := sb.Stop(h.newContext(t), 0); err != nil {
@@ -154,6 +239,24 @@ var snapshotPromises = []promise{
 		_, err := atoll.TakeSnapshot(h.newContext(t), sb)
 		wantKind(t, "TakeSnapshot", err, atoll.ErrStopped)
 	}},
+}
+
+// echoThrough writes text to a process that copies its input, and waits for it.
+func (h *harness) echoThrough(t *testing.T, p atoll.Process, text string) {
+	t.Helper()
+	h.typeAt(t, p, text, text)
+}
+
+// typeAt writes text to a process, and waits for the output want.
+func (h *harness) typeAt(t *testing.T, p atoll.Process, text, want string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(h.newContext(t))
+	defer cancel()
+	scr := newScreen()
+	r, w := newPipe(t)
+	go p.Attach(ctx, &atoll.Attachment{Stdin: r, Stdout: scr, StdoutFrom: atoll.FromNow})
+	io.WriteString(w, text)
+	scr.waitForText(t, h, want)
 }
 
 // waitForNoSnapshot waits until there is no snapshot. The cleanup of a cancelled call may take some

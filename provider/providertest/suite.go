@@ -66,6 +66,7 @@ var (
 	needExtend     = newCapNeed("extend", func(c atoll.Caps) bool { return c.Extend })
 	needPause      = newCapNeed("pause", func(c atoll.Caps) bool { return c.Pause })
 	needSnapshot   = newCapNeed("snapshot", func(c atoll.Caps) bool { return c.Snapshot })
+	needDurableCmd = newCapNeed("durable_exec", func(c atoll.Caps) bool { return c.DurableExec })
 	needUsage      = newCapNeed("usage", func(c atoll.Caps) bool { return c.Usage })
 	needUsers      = newCapNeed("users", func(c atoll.Caps) bool { return c.Users })
 	needImages     = newCapNeed("images", func(c atoll.Caps) bool { return c.Images })

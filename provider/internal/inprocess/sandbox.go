@@ -63,8 +63,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	caps := s.p.opts.Info.Caps
-	if cmd.TTY != nil && !caps.TTY {
-		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "provider %s has no terminals", s.p.opts.Info.Name)
+	if err := cmd.CheckCaps(s.p.opts.Info.Name, caps); err != nil {
+		return nil, err
 	}
 	if !caps.Users && !s.p.opts.Backend.OwnUser(cmd.User) {
 		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "provider %s has no users other than its own", s.p.opts.Info.Name)

@@ -265,6 +265,9 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
+	if err := cmd.CheckCaps(s.p.opts.Info.Name, s.p.opts.Info.Caps); err != nil {
+		return nil, err
+	}
 	p, err := s.remoteSandbox().Exec(ctx, cmd)
 	return s.wrapProcess(p), s.explainError(ctx, "exec", err)
 }

@@ -52,7 +52,18 @@ func (e *engine) Snapshot(ctx context.Context, dir string) error {
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
 	}
+	held := e.getHeld()
+	if held == nil {
+		var err error
+		if held, err = e.holdChildren(ctx); err != nil {
+			return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
+		}
+		defer held.release()
+	}
 	err := e.sentry.writeCheckpoint(dir)
+	if err == nil {
+		err = writeProcesses(dir, held.saved)
+	}
 	if errors.Is(err, errSentryHangs) {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.ErrTimeout, err)
 	}

@@ -85,7 +85,10 @@ func (e *engine) restoreInside(*supervisor.Undo) error {
 	if e.job.Snapshot == "" {
 		return e.restoreUpper()
 	}
-	return e.setHostname(context.Background(), sandboxHostname(&e.job.Spec))
+	if err := e.setHostname(context.Background(), sandboxHostname(&e.job.Spec)); err != nil {
+		return err
+	}
+	return e.continueChildren(context.Background())
 }
 
 // withLogLine adds to err what the sentry or the gofer logged before it died: all that

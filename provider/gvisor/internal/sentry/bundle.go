@@ -85,7 +85,7 @@ func sharedMemory(limit atoll.Bytes) uint64 {
 	return uint64(max(limit/2, 32<<20))
 }
 
-// ociSpec returns the container that gVisor runs: the idle init on the sandbox's root file
+// ociSpec returns the container that gVisor runs: the first process on the sandbox's root file
 // system. Commands are executed in it later.
 func ociSpec(job *job, root, netns string) *specs.Spec {
 	s := &specs.Spec{
@@ -93,7 +93,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 		Root:     &specs.Root{Path: root, Readonly: job.Spec.ReadOnlyRoot},
 		Hostname: sandboxHostname(&job.Spec),
 		Process: &specs.Process{
-			Args:            []string{idleDir + "/" + idleName},
+			Args:            []string{initDir + "/" + initName},
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &sentryOOM,

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	gvisorlog "gvisor.dev/gvisor/pkg/log"
@@ -41,6 +42,11 @@ type engine struct {
 	table   *process.Table
 	files   *sandboxFiles
 	network *network
+
+	children sync.Map // by id: the processes that the first one has started
+
+	heldMu sync.Mutex
+	held   *heldChildren // while the sandbox is paused
 }
 
 func newEngine(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) {
@@ -113,7 +119,7 @@ func (e *engine) Running(context.Context) (int, error) {
 		return n, nil
 	}
 	n, err := e.sentry.countProcesses()
-	return n - e.files.guestCount() - 1, err // the idle init is always there
+	return n - e.files.guestCount() - 1, err // the first process is always there
 }
 
 // Files implements supervisor.Engine.
@@ -125,9 +131,18 @@ func (e *engine) Pause(ctx context.Context) error {
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("pause", e.sandbox.ID(), atoll.KindOf(err), err)
 	}
+	if e.getHeld() != nil {
+		return nil
+	}
+	held, err := e.holdChildren(ctx)
+	if err != nil {
+		return atoll.E("pause", e.sandbox.ID(), atoll.KindOf(err), err)
+	}
 	if err := e.sentry.pause(func() bool { return true }); err != nil {
+		held.release()
 		return atoll.E("pause", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
+	e.keepHeld(held)
 	return nil
 }
 
@@ -136,6 +151,7 @@ func (e *engine) Resume(context.Context) error {
 	if err := e.sentry.resume(); err != nil {
 		return atoll.E("resume", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
+	e.keepHeld(nil)
 	return nil
 }
 
@@ -186,7 +202,9 @@ func (e *engine) Terminate(grace time.Duration) error {
 }
 
 func (e *engine) terminateAll(wanted func() bool, grace time.Duration) {
-	if err := e.sentry.resume(); err != nil || grace == 0 {
+	err := e.sentry.resume()
+	e.keepHeld(nil)
+	if err != nil || grace == 0 {
 		return
 	}
 	if _, err := e.sentry.countProcesses(); err != nil || !wanted() { // make sure that it answers in time
@@ -198,7 +216,7 @@ func (e *engine) terminateAll(wanted func() bool, grace time.Duration) {
 	}
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		n, err := e.sentry.countProcesses()
-		if err != nil || n <= 1 { // the idle init stays
+		if err != nil || n <= 1 { // the first process stays
 			return
 		}
 	}

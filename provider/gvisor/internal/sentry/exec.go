@@ -46,6 +46,9 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	if err != nil {
 		return nil, err
 	}
+	if cmd.Durable || cmd.TTY != nil { // only a terminal of the sandbox's own kernel has a name there
+		return e.execInside(ctx, table, id, cmd, args)
+	}
 	return table.StartHeld(ctx, id, cmd, e.outputHold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
@@ -56,7 +59,7 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 		if err != nil {
 			return nil, e.execError(args, err)
 		}
-		return &program{engine: e, id: id, pid: pid, tty: cmd.TTY != nil, started: started}, nil
+		return &program{engine: e, id: id, pid: pid, started: started}, nil
 	})
 }
 
@@ -113,7 +116,7 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 	}
 	// gVisor only checks that it exists; the dot makes it look for a directory that
 	// the user may enter.
-	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = cmd.Args, env, dir+"/.", cmd.TTY != nil
+	args.Argv, args.Envv, args.WorkingDirectory = cmd.Args, env, dir+"/."
 	return args, nil
 }
 
@@ -257,9 +260,7 @@ type program struct {
 	engine  *engine
 	id      string
 	pid     int32
-	tty     bool
 	started time.Time
-	keys    keyboard
 	stopped atomic.Bool // Kill was called, so lack of memory is not the reason of its end
 }
 
@@ -269,14 +270,19 @@ func (p *program) PID() int { return int(p.pid) }
 // Wait blocks until the program, or the sentry, has ended.
 func (p *program) Wait() atoll.Exit {
 	status, err := p.engine.sentry.waitProgram(p.pid)
+	return p.engine.explainExit(p.pid, p.started, status, err, p.stopped.Load())
+}
+
+// explainExit returns the exit of a process from its wait status, or from the error of the wait.
+func (e *engine) explainExit(pid int32, started time.Time, status syscall.WaitStatus, err error, stopped bool) atoll.Exit {
 	exit := exitOf(status)
-	if reason := p.engine.guard.takeReason(p.pid, p.started); exit.Code == codeKilled && !p.stopped.Load() {
+	if reason := e.guard.takeReason(pid, started); exit.Code == codeKilled && !stopped {
 		exit.Reason = reason
 	}
 	if err != nil {
-		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.engine.killReason()}
+		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: e.killReason()}
 	}
-	exit.Duration = atoll.Duration(time.Since(p.started))
+	exit.Duration = atoll.Duration(time.Since(started))
 	return exit
 }
 
@@ -292,28 +298,33 @@ func (e *engine) killReason() string {
 	return e.sandbox.DeathReason()
 }
 
-// Signal sends sig to the program alone, but SIGHUP also to its terminal's foreground:
-// unlike Linux, the sentry does not send that to the foreground when the program that owns
-// the terminal ends.
-func (p *program) Signal(sig atoll.Signal) error {
-	if p.engine.sandbox.Paused() {
-		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
+// Signal sends sig to the program alone.
+func (p *program) Signal(sig atoll.Signal) error { return p.engine.signalProcess(p.id, p.pid, sig) }
+
+// signalProcess sends sig to the process alone.
+func (e *engine) signalProcess(id string, pid int32, sig atoll.Signal) error {
+	if e.sandbox.Paused() {
+		return atoll.Errorf("signal", id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	inForeground := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
-	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !inForeground { // else the foreground included it, and it has ended
-		return atoll.E("signal", p.id, atoll.ErrStopped, err)
+	if err := e.sentry.signalProcess(pid, sig); err != nil {
+		return atoll.E("signal", id, atoll.ErrStopped, err)
 	}
 	return nil
 }
 
 // Kill ends the program and all that it started.
 func (p *program) Kill() error {
-	if p.engine.sandbox.Ended() {
+	p.stopped.Store(true)
+	return p.engine.killProcess(p.id, p.pid)
+}
+
+// killProcess ends a process and all that it started.
+func (e *engine) killProcess(id string, pid int32) error {
+	if e.sandbox.Ended() {
 		return nil
 	}
-	p.stopped.Store(true)
-	err := p.engine.sentry.killTree(p.pid, p.id)
-	if err != nil && p.engine.sandbox.Ended() {
+	err := e.sentry.killTree(pid, id)
+	if err != nil && e.sandbox.Ended() {
 		return nil // meanwhile the sandbox ended with its main process
 	}
 	return err
@@ -327,7 +338,4 @@ func exitOf(status syscall.WaitStatus) atoll.Exit {
 	return atoll.Exit{Code: status.ExitStatus()}
 }
 
-var (
-	_ process.Handle   = (*program)(nil)
-	_ process.Terminal = (*program)(nil)
-)
+var _ process.Handle = (*program)(nil)

@@ -40,7 +40,7 @@ func ociResources(job *job) *specs.LinuxResources {
 	return r
 }
 
-// extraThreads is the number of threads on top of the process limit: the idle init, and those of
+// extraThreads is the number of threads on top of the process limit: the first process, and those of
 // the guest, which must start when a user's programs have reached the limit.
 const extraThreads = 1 + 23
 

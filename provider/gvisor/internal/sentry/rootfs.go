@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/pid1"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -219,7 +220,12 @@ func mountOverlay(lower *os.File, dir, path string) error {
 	return nil
 }
 
-// addSandboxFiles adds to the root file system what every sandbox has: the idle init, the
+// initDir is the directory in which the sandbox sees its first process. That is a file, although
+// gVisor could execute an open descriptor, because a snapshot cannot save memory that is mapped
+// from one.
+const initDir, initName = "/.atoll", "init"
+
+// addSandboxFiles adds to the root file system what every sandbox has: the first process, the
 // files of /etc in etc, and a /tmp of its own.
 func addSandboxFiles(dir string, etc map[string]string) error {
 	root, err := os.OpenRoot(dir)
@@ -227,11 +233,11 @@ func addSandboxFiles(dir string, etc map[string]string) error {
 		return err
 	}
 	defer root.Close()
-	init, err := idleELF(runtime.GOARCH)
+	init, err := pid1.Program(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
-	err = withDir(root, idleDir[1:], 0o755, func(d *os.Root) error { return placeFile(d, idleName, init, 0o755) })
+	err = withDir(root, initDir[1:], 0o755, func(d *os.Root) error { return placeFile(d, initName, init, 0o755) })
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/pid1"
 )
 
 // A sentry is one running gVisor container. All calls of gVisor's packages for it go
@@ -36,6 +37,7 @@ type sentry struct {
 	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
 	paused atomic.Bool  // changed with mu held
 
+	init    *pid1.Init    // the first process inside
 	process *os.File      // a pidfd: it never refers to another process
 	exited  chan struct{} // closed when the sentry's process has ended
 }
@@ -47,21 +49,35 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	if err != nil {
 		return nil, err
 	}
+	saved, err := readProcesses(job.Snapshot)
+	if err != nil {
+		return nil, err
+	}
 	spec := ociSpec(job, root, netns)
 	if err := writeBundle(job.Dir, spec); err != nil {
 		return nil, err
 	}
-	c, err := container.New(conf, container.Args{
-		ID: job.Spec.ID, Spec: spec, BundleDir: job.Dir, Attached: true,
-	})
+	s := &sentry{conf: conf, exited: make(chan struct{})}
+	init, theirs, err := connectInit(saved.Init, s.resumeInit)
 	if err != nil {
+		return nil, err
+	}
+	c, err := container.New(conf, container.Args{
+		ID: job.Spec.ID, Spec: spec, BundleDir: job.Dir, Attached: true, PassFiles: theirs,
+	})
+	for _, f := range theirs {
+		_ = f.Close()
+	}
+	if err != nil {
+		init.Close()
 		return nil, err
 	}
 	fd, err := unix.PidfdOpen(c.Sandbox.Getpid(), 0)
 	if err != nil {
+		init.Close()
 		return nil, errors.Join(fmt.Errorf("hold the sentry: %w", err), c.Destroy())
 	}
-	s := &sentry{conf: conf, c: c, sb: c.Sandbox, process: os.NewFile(uintptr(fd), "sentry"), exited: make(chan struct{})}
+	s.c, s.sb, s.init, s.process = c, c.Sandbox, init, os.NewFile(uintptr(fd), "sentry")
 	if job.Snapshot != "" {
 		err = c.Restore(conf, job.Snapshot, false, false, nil)
 	} else {
@@ -71,10 +87,17 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 		err = s.setLimits(job)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Destroy(), s.process.Close())
+		err = errors.Join(err, c.Destroy(), s.process.Close())
+		init.Close()
+		return nil, err
 	}
 	go s.watchExit()
 	return s, nil
+}
+
+// resumeInit lets the first process continue: gVisor, unlike Linux, lets root inside stop it.
+func (s *sentry) resumeInit() {
+	_ = s.signalProcess(1, atoll.SIGCONT) // fails when the sentry has ended
 }
 
 // watchExit closes exited when the sentry has ended, for whatever reason.
@@ -125,16 +148,21 @@ func (s *sentry) signalProcess(pid int32, sig atoll.Signal) error {
 	return s.c.SignalProcess(unix.Signal(sig), pid)
 }
 
-// signalForeground signals the foreground process group of the terminal on which the
-// program with that PID was started.
-func (s *sentry) signalForeground(pid int32, sig atoll.Signal) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.sb.SignalProcess(s.c.ID, pid, unix.Signal(sig), true)
+// signalSession signals the processes of a session, except its leader.
+func (s *sentry) signalSession(leader int32, sig atoll.Signal) error {
+	procs, err := s.dumpProcesses()
+	if err != nil {
+		return err
+	}
+	for _, p := range procs {
+		if p.sid == leader && p.pid != leader {
+			_ = s.signalProcess(p.pid, sig) // it may have ended
+		}
+	}
+	return nil
 }
 
-// signalAll signals every process except the idle init, which ignores all signals except
-// SIGKILL.
+// signalAll signals every process; the first one blocks all signals except SIGKILL.
 func (s *sentry) signalAll(sig atoll.Signal) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -328,6 +356,7 @@ func (s *sentry) destroy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.c.Destroy()
+	s.init.Close()
 	select {
 	case <-s.exited:
 	case <-time.After(atoll.DefaultStopGrace):
