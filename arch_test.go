@@ -32,6 +32,7 @@ var allowedImports = map[string]map[string]string{
 	"internal/retry":                  {},
 	"provider/internal/cgroup":        {"internal/retry": "a group that its last processes still use"},
 	"provider/internal/supervised": {
+		"internal/treecopy":                       "the files of /work from a snapshot",
 		"provider/internal/sweeper":               "sweeping of expired sandboxes",
 		"server/api/client":                       "the client of supervisors",
 		"provider/internal/cgroup":                "limits that the host enforces",
@@ -56,6 +57,7 @@ var allowedImports = map[string]map[string]string{
 		"internal/socket":                       "the sockets of a supervisor",
 	},
 	"provider/internal/supervised/statedir": {
+		"internal/treecopy":        "whole snapshots",
 		"internal/fsutil":          "records, locks, removals",
 		"provider/internal/volume": "volumes",
 	},
@@ -127,7 +129,8 @@ var allowedImports = map[string]map[string]string{
 	},
 	"internal/testing/testagent/agenttest": {},
 
-	"internal/tartree": {},
+	"internal/tartree":  {},
+	"internal/treecopy": {"internal/tarstream": "holes of files"},
 
 	"machine/image": {
 		"internal/retry":      "repeated calls",
@@ -529,6 +532,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/gvisor/internal/plan":           "the job",
 		"provider/gvisor/internal/pid1":           "the first process",
 		"internal/fsutil":                         "the list of processes in a snapshot",
+		"internal/treecopy":                       "the files of /work in a snapshot",
 		"internal/interpreter":                    "the error for a missing interpreter",
 		"machine/guest":                           "access to files behind the guest",
 		"internal/dirfs":                          "files behind the guest",

@@ -351,9 +351,9 @@ type SnapshotStore interface {
 	RemoveSnapshot(ctx context.Context, id string) error
 }
 
-// A Snapshot is a sandbox frozen at one moment, without its volumes. A sandbox restored from it
-// has the files of that moment. Processes that Exec started, and their descendants, end during
-// the restore if the backend cannot reconnect them (gVisor).
+// A Snapshot is a sandbox frozen at one moment, with its data volume if Work is set, and without
+// other volumes. A sandbox restored from it has the files of that moment, and the processes with
+// Command.Durable. All others end during the restore.
 type Snapshot struct {
 	ID       string    `json:"id"`       // with which a Spec names it
 	Provider string    `json:"provider"` // the provider that stores it
@@ -361,6 +361,7 @@ type Snapshot struct {
 	Spec     Spec      `json:"spec"`     // of the sandbox
 	Version  string    `json:"version"`  // the backend version that can restore it
 	Size     Bytes     `json:"size"`     // on disk
+	Work     bool      `json:"work"`     // it has the files of the data volume, /work
 	Created  time.Time `json:"created"`  // when it was taken
 }
 
@@ -454,14 +455,36 @@ func Extend(ctx context.Context, sb Sandbox, ttl Duration) error {
 
 // A Snapshotter is a Sandbox with Caps.Snapshot.
 type Snapshotter interface {
-	Snapshot(ctx context.Context) (Snapshot, error)
+	Snapshot(ctx context.Context, opts ...SnapshotOption) (Snapshot, error)
 }
 
-// TakeSnapshot briefly freezes the running sandbox and stores a copy of it. Kinds:
-// ErrUnsupported, ErrStopped, ErrExhausted.
-func TakeSnapshot(ctx context.Context, sb Sandbox) (Snapshot, error) {
+// SnapshotOptions holds the settings of SnapshotOption values. Providers obtain it from
+// ApplySnapshotOptions.
+type SnapshotOptions struct {
+	NoWork bool `json:"no_work,omitempty"` // without the files of the data volume, /work
+}
+
+// A SnapshotOption changes what TakeSnapshot does.
+type SnapshotOption func(*SnapshotOptions)
+
+// WithoutWork leaves the data volume out of a snapshot.
+func WithoutWork() SnapshotOption { return func(o *SnapshotOptions) { o.NoWork = true } }
+
+// ApplySnapshotOptions applies opts and returns the resulting settings.
+func ApplySnapshotOptions(opts ...SnapshotOption) SnapshotOptions {
+	var o SnapshotOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// TakeSnapshot freezes the running sandbox and stores a copy of it. The copy includes the data
+// volume if the provider can copy that, and unless opts say otherwise. Kinds: ErrUnsupported,
+// ErrStopped, ErrExhausted.
+func TakeSnapshot(ctx context.Context, sb Sandbox, opts ...SnapshotOption) (Snapshot, error) {
 	if s, ok := As[Snapshotter](sb); ok {
-		return s.Snapshot(ctx)
+		return s.Snapshot(ctx, opts...)
 	}
 	return Snapshot{}, E("snapshot", sb.ID(), ErrUnsupported, nil)
 }

@@ -193,12 +193,14 @@ type fullSandbox struct {
 	err error
 }
 
-func (a *fullSandbox) ID() string                                          { return "able" }
-func (a *fullSandbox) Files() FS                                           { return a.FS }
-func (a *fullSandbox) Pause(context.Context) error                         { return a.err }
-func (a *fullSandbox) Resume(context.Context) error                        { return a.err }
-func (a *fullSandbox) Extend(context.Context, Duration) error              { return a.err }
-func (a *fullSandbox) Snapshot(context.Context) (Snapshot, error)          { return Snapshot{}, a.err }
+func (a *fullSandbox) ID() string                             { return "able" }
+func (a *fullSandbox) Files() FS                              { return a.FS }
+func (a *fullSandbox) Pause(context.Context) error            { return a.err }
+func (a *fullSandbox) Resume(context.Context) error           { return a.err }
+func (a *fullSandbox) Extend(context.Context, Duration) error { return a.err }
+func (a *fullSandbox) Snapshot(context.Context, ...SnapshotOption) (Snapshot, error) {
+	return Snapshot{}, a.err
+}
 func (a *fullSandbox) Usage(context.Context) (Usage, error)                { return Usage{}, a.err }
 func (a *fullSandbox) Processes(context.Context) ([]ProcessStatus, error)  { return nil, a.err }
 func (a *fullSandbox) Start(context.Context) error                         { return a.err }

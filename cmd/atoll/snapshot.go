@@ -14,23 +14,28 @@ func newSnapshot(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Manage copies of running sandboxes",
-		Long: `A snapshot is a copy of a running sandbox at one moment, without its volumes. atoll
-create --snapshot ID starts a sandbox from it, any number of times: with its files,
-but without processes that commands started in it.`,
+		Long: `A snapshot is a copy of a running sandbox at one moment, with /work and without other
+volumes. atoll create --snapshot ID starts a sandbox from it, any number of times: with
+its files, and the processes that atoll exec --durable started.`,
 	}
 	cmd.AddCommand(newSnapshotCreate(a), newSnapshotLs(a), newSnapshotRm(a))
 	return cmd
 }
 
 func newSnapshotCreate(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:               "create SANDBOX",
+	var noWork bool
+	cmd := &cobra.Command{
+		Use:               "create [flags] SANDBOX",
 		Short:             "Take a snapshot and print its id; the sandbox continues",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
-				snap, err := atoll.TakeSnapshot(ctx, sb)
+				var opts []atoll.SnapshotOption
+				if noWork {
+					opts = append(opts, atoll.WithoutWork())
+				}
+				snap, err := atoll.TakeSnapshot(ctx, sb, opts...)
 				if err != nil {
 					return err
 				}
@@ -39,6 +44,8 @@ func newSnapshotCreate(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&noWork, "no-work", false, "leave out the files of /work")
+	return cmd
 }
 
 func newSnapshotLs(a *app) *cobra.Command {

@@ -103,8 +103,9 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 }
 
 // Snapshot implements atoll.Snapshotter.
-func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Snapshot", nil), func(ctx context.Context) (atoll.Snapshot, error) { return atoll.TakeSnapshot(ctx, s.Sandbox) })
+func (s *sandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
+	c := s.newCall("Sandbox.Snapshot", atoll.ApplySnapshotOptions(opts...))
+	return invokeFunc(ctx, s.f, c, func(ctx context.Context) (atoll.Snapshot, error) { return atoll.TakeSnapshot(ctx, s.Sandbox, opts...) })
 }
 
 // Usage implements atoll.Meter.

@@ -154,6 +154,8 @@ func debugAttrs(c *intercept.Call) []slog.Attr {
 		add(slog.String("ttl", arg.String()))
 	case atoll.RemoveOptions:
 		add(slog.Bool("volumes", arg.Volumes))
+	case atoll.SnapshotOptions:
+		add(slog.Bool("no_work", arg.NoWork))
 	case atoll.Signal:
 		add(slog.String("signal", arg.String()))
 	case atoll.Size:

@@ -192,8 +192,8 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 }
 
 // Snapshot implements atoll.Snapshotter.
-func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
+func (s *sandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
+	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox, opts...)
 	restoreSpec(&snap.Spec)
 	return snap, err
 }

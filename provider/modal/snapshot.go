@@ -27,9 +27,10 @@ type snapshotNote struct {
 // snapshotTimeout bounds how long Modal takes to copy the files of a sandbox.
 const snapshotTimeout = 55 * time.Second
 
-// Snapshot implements atoll.Snapshotter. It copies the files, but no processes. If ctx ends while
-// Snapshot records the copy, it still finishes and returns the snapshot.
-func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
+// Snapshot implements atoll.Snapshotter. It copies the files, but no processes, and not the data
+// volume, which is a Volume of Modal. If ctx ends while Snapshot records the copy, it still finishes
+// and returns the snapshot.
+func (s *sandbox) Snapshot(ctx context.Context, _ ...atoll.SnapshotOption) (snap atoll.Snapshot, err error) {
 	err = s.WithLockedRecord(ctx, "snapshot", func(r *record) error {
 		if err := remote.RequireRunning("snapshot", &r.Status); err != nil {
 			return err

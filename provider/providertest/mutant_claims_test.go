@@ -377,7 +377,7 @@ func (f pausableFS) Read(ctx context.Context, name string, offset int64) (io.Rea
 }
 
 // Snapshot records a snapshot without content.
-func (p *pausableSandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+func (p *pausableSandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
 	if p.wrong.refusesInUse && p.used.Load() {
 		return atoll.Snapshot{}, atoll.Errorf("snapshot", p.ID(), atoll.ErrInternal, "a file is in use")
 	}

@@ -201,6 +201,29 @@ var snapshotPromises = []promise{
 		h.typeAt(t, again, "echo $((n+1)); stty size\r", "42\r\n12 34\r\n")
 		h.typeAt(t, p, "echo $((n+2))\r", "43\r\n")
 	}},
+	{"a snapshot holds the files of the data volume unless WithoutWork is given, if it says so", []need{needSnapshot, needVolumes}, func(t *testing.T, h *harness) {
+		sb := h.plainSandbox(t)
+		if h.runForCode(t, sb, scriptCommand("store", "file", "before")) != 0 {
+			t.Fatal("the process could not write")
+		}
+		snap, bare := h.takeSnapshot(t, sb), h.takeSnapshot(t, sb, atoll.WithoutWork())
+		if bare.Work {
+			t.Error("the snapshot without the data volume has it")
+		}
+		if h.runForCode(t, sb, scriptCommand("store", "file", "after")) != 0 {
+			t.Fatal("the process could not write")
+		}
+		for _, s := range []atoll.Snapshot{snap, bare} {
+			fork := h.createSandbox(t, atoll.Spec{Snapshot: s.ID})
+			got := h.runForOutput(t, fork, programCommand("sh", "-c", "cat file 2>/dev/null || echo none"))
+			if want := map[bool]string{true: "before", false: "none"}[s.Work]; got != want {
+				t.Errorf("the fork's file holds %q, want %q", got, want)
+			}
+		}
+		if got := h.runForOutput(t, sb, programCommand("cat", "file")); got != "after" {
+			t.Errorf("the original's file holds %q", got)
+		}
+	}},
 	{"a durable process continues in a sandbox from a snapshot of a paused one", []need{needDurableCmd, needPause}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		cat := programCommand("cat")
@@ -276,9 +299,9 @@ func waitForNoSnapshot(t *testing.T, h *harness) {
 }
 
 // takeSnapshot takes a snapshot that the end of the subtest removes.
-func (h *harness) takeSnapshot(t *testing.T, sb atoll.Sandbox) atoll.Snapshot {
+func (h *harness) takeSnapshot(t *testing.T, sb atoll.Sandbox, opts ...atoll.SnapshotOption) atoll.Snapshot {
 	t.Helper()
-	snap, err := atoll.TakeSnapshot(h.newContext(t), sb)
+	snap, err := atoll.TakeSnapshot(h.newContext(t), sb, opts...)
 	if err != nil {
 		t.Fatalf("TakeSnapshot: %v", err)
 	}

@@ -91,7 +91,7 @@ type fakeBox struct {
 	dial   func(ctx context.Context, port int) (net.Conn, error)
 	remove func(ctx context.Context, opts atoll.RemoveOptions) error
 
-	snapshot func(ctx context.Context) (atoll.Snapshot, error)
+	snapshot func(ctx context.Context, opts atoll.SnapshotOptions) (atoll.Snapshot, error)
 
 	mu      sync.Mutex
 	created time.Time
@@ -134,9 +134,9 @@ func (b *fakeBox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	return b.recordCall("remove")
 }
 
-func (b *fakeBox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+func (b *fakeBox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
 	if b.snapshot != nil {
-		return b.snapshot(ctx)
+		return b.snapshot(ctx, atoll.ApplySnapshotOptions(opts...))
 	}
 	return atoll.Snapshot{}, atoll.E("snapshot", b.id, atoll.ErrUnsupported, nil)
 }

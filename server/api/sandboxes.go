@@ -67,7 +67,11 @@ func sandboxRoutes() []Route {
 		action("pause", "Freeze all processes", http.StatusNoContent, Content{}, Content{}, (*Handler).servePause),
 		action("resume", "Undo a pause", http.StatusNoContent, Content{}, Content{}, (*Handler).serveResume),
 		action("extend", "Change the expiry of a sandbox", http.StatusNoContent, jsonOf[wire.ExtendRequest](), Content{}, (*Handler).serveExtend),
-		action("snapshot", "Take a snapshot of a running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
+		{
+			Method: "POST", Path: "/v1/sandboxes/{id}/snapshot", Name: "snapshotSandbox", Tag: "sandboxes", Summary: "Take a snapshot of a running sandbox",
+			Params: []Param{{Name: "no_work", Type: "boolean", Doc: "leave out the files of its data volume, /work"}},
+			Status: http.StatusCreated, Reply: jsonOf[atoll.Snapshot](), serve: (*Handler).serveSnapshot,
+		},
 		{
 			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "getSandboxUsage", Tag: "sandboxes", Summary: "Get the resource usage of a sandbox",
 			Reply: jsonOf[atoll.Usage](), serve: (*Handler).serveUsage,
@@ -239,11 +243,19 @@ func (h *Handler) serveExtend(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
+	q := parseQuery(r)
+	var opts []atoll.SnapshotOption
+	if q.getBool("no_work") {
+		opts = append(opts, atoll.WithoutWork())
+	}
+	if q.err != nil {
+		return q.err
+	}
 	sb, err := h.findSandbox(r)
 	if err != nil {
 		return err
 	}
-	snap, err := atoll.TakeSnapshot(r.Context(), sb)
+	snap, err := atoll.TakeSnapshot(r.Context(), sb, opts...)
 	if err != nil {
 		return err
 	}

@@ -319,6 +319,18 @@ func TestAbandonedCreateIsRemoved(t *testing.T) {
 	}
 }
 
+func TestSnapshotOptions(t *testing.T) {
+	r := newRig(t, Options{})
+	r.box.snapshot = func(_ context.Context, opts atoll.SnapshotOptions) (atoll.Snapshot, error) {
+		return atoll.Snapshot{ID: "taken", Work: !opts.NoWork}, nil
+	}
+	snap, err := atoll.TakeSnapshot(t.Context(), r.sb)
+	bare, bareErr := atoll.TakeSnapshot(t.Context(), r.sb, atoll.WithoutWork())
+	if err != nil || bareErr != nil || !snap.Work || bare.Work {
+		t.Errorf("TakeSnapshot = %+v, %v; WithoutWork: %+v, %v", snap, err, bare, bareErr)
+	}
+}
+
 func TestAbandonedSnapshotIsRemoved(t *testing.T) {
 	r := newRig(t, Options{})
 	removed := make(chan string, 10)
@@ -327,7 +339,7 @@ func TestAbandonedSnapshotIsRemoved(t *testing.T) {
 		return ctx.Err()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r.box.snapshot = func(ctx context.Context) (atoll.Snapshot, error) {
+	r.box.snapshot = func(ctx context.Context, _ atoll.SnapshotOptions) (atoll.Snapshot, error) {
 		cancel()
 		<-ctx.Done()
 		return atoll.Snapshot{ID: "taken"}, nil
@@ -346,7 +358,7 @@ func TestSnapshotOfASilentServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	end := make(chan struct{})
 	defer close(end)
-	r.box.snapshot = func(context.Context) (atoll.Snapshot, error) {
+	r.box.snapshot = func(context.Context, atoll.SnapshotOptions) (atoll.Snapshot, error) {
 		cancel()
 		<-end
 		return atoll.Snapshot{ID: "taken"}, nil
@@ -360,7 +372,7 @@ func TestSnapshotOfASilentServer(t *testing.T) {
 func TestSnapshotIsReturnedOrRemoved(t *testing.T) {
 	r := newRig(t, Options{})
 	var taken, removed atomic.Int64
-	r.box.snapshot = func(context.Context) (atoll.Snapshot, error) {
+	r.box.snapshot = func(context.Context, atoll.SnapshotOptions) (atoll.Snapshot, error) {
 		taken.Add(1)
 		return atoll.Snapshot{ID: "taken"}, nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/treecopy"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
@@ -124,7 +125,7 @@ func (c *creation) resolveImage(ctx context.Context) error {
 
 // prepareMounts makes the volumes and checks the sources of bind mounts. The record exists
 // by then, so the volumes count as in use.
-func (c *creation) prepareMounts(context.Context) error {
+func (c *creation) prepareMounts(ctx context.Context) error {
 	st, volumes := &c.rec.Status, c.p.dir.Volumes()
 	data := statedir.DataVolume(st.ID)
 	var names []string
@@ -165,6 +166,32 @@ func (c *creation) prepareMounts(context.Context) error {
 		if err := volumes.Make(st.Spec.Project, name); err != nil {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
 		}
+	}
+	if st.Spec.Snapshot != "" && st.Caps.Volumes {
+		return c.restoreWork(ctx, volumes.Path(st.Spec.Project, data))
+	}
+	return nil
+}
+
+// restoreWork copies the files of the data volume from the snapshot, if that has them.
+func (c *creation) restoreWork(ctx context.Context, volume string) error {
+	st := &c.rec.Status
+	from := filepath.Join(c.p.dir.Snapshot(st.Spec.Snapshot), statedir.SnapshotWork)
+	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if !c.rec.Fresh {
+		return atoll.Errorf("create", st.ID, atoll.ErrConflict, "the data volume of an earlier sandbox with this id exists, and snapshot %s has other files for it: remove the volume, or choose another id", st.Spec.Snapshot)
+	}
+	err := treecopy.Copy(ctx, from, volume)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSnapshot("create", st.ID, st.Spec.Snapshot) // it was removed meanwhile
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return atoll.Errorf("create", st.ID, diskKind(err), "files of snapshot %s: %w", st.Spec.Snapshot, err)
 	}
 	return nil
 }

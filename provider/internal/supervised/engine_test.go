@@ -390,10 +390,12 @@ func (w *world) Usage(context.Context) (atoll.Usage, error) {
 	return atoll.Usage{}, errors.ErrUnsupported
 }
 
-func (w *world) Pause(context.Context) error            { return errors.ErrUnsupported }
-func (w *world) Resume(context.Context) error           { return errors.ErrUnsupported }
-func (w *world) Frozen() bool                           { return false }
-func (w *world) Snapshot(context.Context, string) error { return errors.ErrUnsupported }
+func (w *world) Pause(context.Context) error  { return errors.ErrUnsupported }
+func (w *world) Resume(context.Context) error { return errors.ErrUnsupported }
+func (w *world) Frozen() bool                 { return false }
+func (w *world) Snapshot(context.Context, string, atoll.SnapshotOptions) error {
+	return errors.ErrUnsupported
+}
 
 func (w *world) Terminate(grace time.Duration) error {
 	if grace == 0 {

@@ -22,12 +22,12 @@ type snapshotRecord struct {
 }
 
 // Snapshot implements atoll.Snapshotter.
-func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
+func (s *sandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (snap atoll.Snapshot, err error) {
 	err = s.p.withLock(ctx, "snapshot", s.id, func(rec *statedir.Record) error {
 		if !isLive(rec.Status.State) {
 			return atoll.E("snapshot", s.id, atoll.ErrStopped, nil)
 		}
-		if snap, err = s.p.takeSnapshot(ctx, rec); err == nil {
+		if snap, err = s.p.takeSnapshot(ctx, rec, opts...); err == nil {
 			return nil
 		}
 		if dropErr := s.p.dir.DropSnapshots(s.id); dropErr != nil { // a sweep tries again
@@ -40,15 +40,17 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 
 // takeSnapshot has the supervisor write the sandbox's state, and adds what is needed to
 // start from it. The caller holds the sandbox's lock.
-func (p *Provider) takeSnapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
+func (p *Provider) takeSnapshot(ctx context.Context, rec *statedir.Record, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
 	id := rec.Status.ID
-	taken, err := atoll.TakeSnapshot(ctx, p.clientFor(id).remoteSandbox())
+	taken, err := atoll.TakeSnapshot(ctx, p.clientFor(id).remoteSandbox(), opts...)
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
 	dir := p.dir.NewSnapshot(id, taken.ID)
 	size, err := treeSize(dir)
 	snap := atoll.Snapshot{ID: taken.ID, Provider: p.opts.Info.Name, Sandbox: id, Spec: rec.Status.Spec, Version: p.opts.Info.Version, Size: size, Created: time.Now()}
+	_, workErr := os.Lstat(filepath.Join(dir, statedir.SnapshotWork))
+	snap.Work = workErr == nil
 	if err == nil {
 		err = fsutil.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
 	}

@@ -189,8 +189,11 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 
 // Snapshot implements atoll.Snapshotter. If ctx ends first, Snapshot returns the error of ctx, and the
 // server deletes what it has of the snapshot, perhaps later.
-func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
+func (s *sandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (snap atoll.Snapshot, err error) {
 	q := call{op: "snapshot", id: s.id, method: "POST", path: s.path + "/snapshot", reply: &snap, replyLimit: maxSpecReply, undoTimeout: undoGrace}
+	if atoll.ApplySnapshotOptions(opts...).NoWork {
+		q.query = url.Values{"no_work": {"true"}}
+	}
 	for t := (retrier{c: s.c}); ; {
 		err = s.c.callUndoable(ctx, q, bytes.NewReader(nil), "")
 		if err == nil || !t.allowRetry(ctx, err, false) {

@@ -5,11 +5,16 @@ package sentry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/treecopy"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
 // Dial implements supervisor.Engine through the guest: gVisor's own port forwarding drops
@@ -47,7 +52,7 @@ func (s *sentry) readUsage() (atoll.Usage, error) {
 }
 
 // Snapshot implements supervisor.Engine: it writes a checkpoint.
-func (e *engine) Snapshot(ctx context.Context, dir string) error {
+func (e *engine) Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOptions) error {
 	// A snapshot cannot contain the guest: its program is an open file of this process.
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
@@ -60,7 +65,7 @@ func (e *engine) Snapshot(ctx context.Context, dir string) error {
 		}
 		defer held.release()
 	}
-	err := e.sentry.writeCheckpoint(dir)
+	err := e.writeState(ctx, dir, opts)
 	if err == nil {
 		err = writeProcesses(dir, held.saved)
 	}
@@ -68,6 +73,35 @@ func (e *engine) Snapshot(ctx context.Context, dir string) error {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.ErrTimeout, err)
 	}
 	return err
+}
+
+// writeState writes the memory of the sandbox and the files of the data volume, as they are at one moment.
+func (e *engine) writeState(ctx context.Context, dir string, opts atoll.SnapshotOptions) (err error) {
+	if opts.NoWork {
+		return e.sentry.writeCheckpoint(dir)
+	}
+	if !e.sentry.paused.Load() {
+		if err := e.awaitAnswer(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
+			return err
+		}
+		defer func() {
+			resume := func(func() bool) error { return e.sentry.resume() }
+			err = errors.Join(err, e.awaitAnswer(0, resume, func() {}))
+		}()
+	}
+	work := filepath.Join(dir, statedir.SnapshotWork)
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return err
+	}
+	if err := treecopy.Copy(ctx, e.dataVolume(), work); err != nil {
+		return fmt.Errorf("copy /work: %w", err)
+	}
+	return e.sentry.writeCheckpoint(dir)
+}
+
+// dataVolume returns the directory of the sandbox's data volume.
+func (e *engine) dataVolume() string {
+	return statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
 }
 
 func (s *sentry) writeCheckpoint(dir string) error {

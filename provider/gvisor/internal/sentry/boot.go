@@ -18,7 +18,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
-	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -112,7 +111,7 @@ func (e *engine) chownDataVolume() error {
 	if cred.UID == 0 {
 		return nil
 	}
-	volume := statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
+	volume := e.dataVolume()
 	info, err := os.Stat(volume)
 	if err != nil {
 		return err

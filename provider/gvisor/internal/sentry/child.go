@@ -101,12 +101,11 @@ func (c *child) Wait() atoll.Exit {
 // Signal sends sig to the process alone, but SIGHUP to its whole session: unlike Linux, the sentry
 // does not send that to the foreground when the process that owns a terminal ends.
 func (c *child) Signal(sig atoll.Signal) error {
-	if c.cmd.TTY != nil && sig == atoll.SIGHUP && !c.engine.sandbox.Paused() {
-		if err := c.engine.sentry.signalSession(int32(c.PID()), sig); err != nil {
-			return atoll.E("signal", c.id, atoll.ErrStopped, err)
-		}
+	send := c.engine.sentry.signalProcess
+	if c.cmd.TTY != nil && sig == atoll.SIGHUP {
+		send = c.engine.sentry.signalSession
 	}
-	return c.engine.signalProcess(c.id, int32(c.PID()), sig)
+	return c.engine.signalProcess(c.id, int32(c.PID()), sig, send)
 }
 
 // Kill ends the process and all that it started.

@@ -299,14 +299,16 @@ func (e *engine) killReason() string {
 }
 
 // Signal sends sig to the program alone.
-func (p *program) Signal(sig atoll.Signal) error { return p.engine.signalProcess(p.id, p.pid, sig) }
+func (p *program) Signal(sig atoll.Signal) error {
+	return p.engine.signalProcess(p.id, p.pid, sig, p.engine.sentry.signalProcess)
+}
 
-// signalProcess sends sig to the process alone.
-func (e *engine) signalProcess(id string, pid int32, sig atoll.Signal) error {
+// signalProcess sends sig to a process, by send.
+func (e *engine) signalProcess(id string, pid int32, sig atoll.Signal, send func(int32, atoll.Signal) error) error {
 	if e.sandbox.Paused() {
 		return atoll.Errorf("signal", id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	if err := e.sentry.signalProcess(pid, sig); err != nil {
+	if err := send(pid, sig); err != nil {
 		return atoll.E("signal", id, atoll.ErrStopped, err)
 	}
 	return nil

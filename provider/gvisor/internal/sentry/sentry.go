@@ -148,9 +148,12 @@ func (s *sentry) signalProcess(pid int32, sig atoll.Signal) error {
 	return s.c.SignalProcess(unix.Signal(sig), pid)
 }
 
-// signalSession signals the processes of a session, except its leader.
+// signalSession signals the processes of a session: first its leader, which must not see the others end.
 func (s *sentry) signalSession(leader int32, sig atoll.Signal) error {
 	procs, err := s.dumpProcesses()
+	if err == nil {
+		err = s.signalProcess(leader, sig)
+	}
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,15 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/treecopy"
 )
 
 // SnapshotMeta is the name of the file in a snapshot's directory that describes it.
 const SnapshotMeta = "snapshot.json"
+
+// SnapshotWork is the name of the directory in that of a snapshot which has the files of the data
+// volume.
+const SnapshotWork = "work"
 
 // Snapshot returns the directory of a complete snapshot.
 func (d Dir) Snapshot(id string) string { return filepath.Join(string(d), "snapshots", id) }
@@ -28,6 +33,9 @@ func (d Dir) NewSnapshot(sandbox, id string) string {
 func (d Dir) FinishSnapshot(sandbox, id string) error {
 	dir := d.NewSnapshot(sandbox, id)
 	if err := fsutil.Sync(dir); err != nil {
+		return err
+	}
+	if err := treecopy.Sync(filepath.Join(dir, SnapshotWork)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.Rename(dir, d.Snapshot(id))

@@ -34,7 +34,7 @@ func (s *Sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 
 // Snapshot has the engine write a state to continue from. The provider completes it; if the
 // provider stops waiting, nothing is left of the snapshot.
-func (s *Sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+func (s *Sandbox) Snapshot(ctx context.Context, opts ...atoll.SnapshotOption) (atoll.Snapshot, error) {
 	if s.Ended() {
 		return atoll.Snapshot{}, atoll.E("snapshot", s.ID(), atoll.ErrStopped, nil)
 	}
@@ -43,7 +43,7 @@ func (s *Sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return atoll.Snapshot{}, atoll.E("snapshot", s.ID(), bootKind(err), err)
 	}
-	err := s.engine.Snapshot(ctx, dir)
+	err := s.engine.Snapshot(ctx, dir, atoll.ApplySnapshotOptions(opts...))
 	if err == nil && ctx.Err() == nil {
 		return snap, nil
 	}

@@ -67,8 +67,9 @@ type Engine interface {
 	// Frozen reports whether the sandbox is paused.
 	Frozen() bool
 	// Snapshot writes to an empty directory a state from which a sandbox can be made that
-	// continues where this one is. This one continues, too.
-	Snapshot(ctx context.Context, dir string) error
+	// continues where this one is. This one continues, too. Unless opts say otherwise, it copies
+	// the data volume of the same moment to the directory statedir.SnapshotWork in dir.
+	Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOptions) error
 
 	// Terminate asks every process to end and waits for that, for at most grace. An error
 	// says that it is not certain that any process got the signal; then the supervisor does

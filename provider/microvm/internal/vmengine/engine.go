@@ -271,7 +271,7 @@ func (e *engine) stallState() (now bool, times int) {
 }
 
 // Snapshot implements supervisor.Engine.
-func (e *engine) Snapshot(context.Context, string) error {
+func (e *engine) Snapshot(context.Context, string, atoll.SnapshotOptions) error {
 	return atoll.Errorf("snapshot", e.box.ID(), atoll.ErrUnsupported, "virtual machines have no snapshots")
 }
 

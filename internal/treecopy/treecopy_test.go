@@ -1,0 +1,76 @@
+//go:build linux
+
+package treecopy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// describe returns a line for each file of a tree.
+func describe(t *testing.T, dir string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", `cd "$1" && find . -printf '%p %y %m %U %G %T@ %n %l\n' | sort && find . -type f -exec sha256sum {} + | sort && getfattr -R -d -m - . 2>/dev/null | sort`, "sh", dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestCopy(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	script := `set -e; cd "$1"; mkdir -p a/b/c empty; echo text > a/file; ln a/file a/b/name; ln -s ../file a/b/link; ln -s /nowhere dangling
+printf x > 'odd
+name'; chmod 640 a/file; chmod 4755 'odd
+name'; mkfifo pipe; truncate -s 3M holes; printf data | dd of=holes bs=1 seek=1048576 conv=notrunc 2>/dev/null
+head -c 300000 /dev/urandom > random; touch -d '2001-02-03 04:05:06.789' a/file a/b empty dangling -h; chmod 700 empty
+[ "$(id -u)" != 0 ] || chown -R 1234:5678 a; chmod 500 a/b/c; chmod 1777 a; touch -d '1999-01-01' a`
+	if out, err := exec.Command("sh", "-c", script, "sh", from).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := unix.Setxattr(filepath.Join(from, "random"), "user.note", []byte("kept"), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		t.Fatal(err)
+	}
+	if err := Copy(context.Background(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	want, got := describe(t, from), describe(t, to)
+	if want != got {
+		t.Errorf("the copy is\n%s\nwant\n%s", got, want)
+	}
+	if !strings.Contains(want, "./a/b/name f 640") {
+		t.Errorf("the tree is not what the test wants: %s", want)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(filepath.Join(to, "holes"), &st); err != nil || st.Blocks*512 > 1<<20 {
+		t.Errorf("a file with holes takes %d bytes, %v", st.Blocks*512, err)
+	}
+	value := make([]byte, 10)
+	if n, err := unix.Getxattr(filepath.Join(to, "random"), "user.note", value); err == nil && !bytes.Equal(value[:n], []byte("kept")) {
+		t.Errorf("user.note = %q", value[:n])
+	}
+}
+
+func TestCopyEnds(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(from, "f"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := Copy(ctx, from, to); !errors.Is(err, context.Canceled) {
+		t.Errorf("Copy: %v", err)
+	}
+	if err := Copy(context.Background(), filepath.Join(from, "none"), to); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Copy of nothing: %v", err)
+	}
+}
