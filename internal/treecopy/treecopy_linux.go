@@ -3,13 +3,10 @@ package treecopy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -18,15 +15,38 @@ import (
 
 // Copy copies the content of the directory from into the empty directory to, and the attributes of from: owners, modes,
 // times, extended attributes of users, capabilities, hard links, and holes of files. If the file system can, the copies
-// share their data until one of them changes. It omits sockets and devices. Nobody may change from meanwhile. When ctx
-// ends, Copy returns its error; what it has copied remains.
+// share their data until one of them changes. It follows no links below from.
+//
+// It omits sockets and devices, and files that vanish meanwhile; of a file that changes meanwhile, it copies the old or the
+// new content, or parts of both. When ctx ends, Copy returns its error; what it has copied remains.
 func Copy(ctx context.Context, from, to string) error {
-	info, err := os.Lstat(from)
+	source, err := os.Open(from)
 	if err != nil {
 		return err
 	}
-	c := &copier{ctx: ctx, first: map[inode]string{}, clone: true}
-	return c.copyDirectory(from, to, info)
+	defer source.Close()
+	target, err := os.Open(to)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(source.Fd()), &st); err != nil {
+		return pathError("stat", from, err)
+	}
+	c := &copier{ctx: ctx, root: root, first: map[inode]string{}, clone: true}
+	if err := c.copyDirectory(source, target, "."); err != nil {
+		return err
+	}
+	if err := copyXattrs(source, target, &st); err != nil {
+		return err
+	}
+	return copyAttributes(unix.AT_FDCWD, to, to, &st)
 }
 
 // Sync waits until all files of the file system of dir are on disk.
@@ -43,82 +63,133 @@ type inode struct{ dev, ino uint64 }
 
 type copier struct {
 	ctx   context.Context
+	root  *os.Root         // of the copy
 	first map[inode]string // the copy of a file that has several names
 	clone bool             // no file could not be cloned
 }
 
-func (c *copier) copyDirectory(from, to string, info fs.FileInfo) error {
-	entries, err := os.ReadDir(from)
+func pathError(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
+
+// copyDirectory copies the files of a directory, whose name below the root is within.
+func (c *copier) copyDirectory(from, to *os.File, within string) error {
+	names, err := from.Readdirnames(-1)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
+	for _, name := range names {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		info, err := e.Info()
-		if err == nil {
-			err = c.copyEntry(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()), info)
+		err := c.copyEntry(from, to, name, path.Join(within, name))
+		var st unix.Stat_t
+		if unix.Fstatat(int(from.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT { // it has vanished
+			err = c.root.RemoveAll(path.Join(within, name))
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return copyAttributes(from, to, info) // the files have changed the time of the directory
+	return nil
 }
 
-func (c *copier) copyEntry(from, to string, info fs.FileInfo) error {
-	st := info.Sys().(*syscall.Stat_t)
+// copyEntry copies the file with that name in from, whose name below the root is within.
+func (c *copier) copyEntry(from, to *os.File, name, within string) (err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(from.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return pathError("stat", within, err)
+	}
 	id := inode{uint64(st.Dev), st.Ino}
 	if first, ok := c.first[id]; ok {
-		return os.Link(first, to)
-	}
-	if st.Nlink > 1 && !info.IsDir() {
-		c.first[id] = to
-	}
-	var err error
-	switch info.Mode().Type() {
-	case fs.ModeDir:
-		if err := os.Mkdir(to, 0o700); err != nil {
+		if err := c.root.Link(first, within); !errors.Is(err, os.ErrNotExist) { // the first one has not vanished
 			return err
 		}
-		return c.copyDirectory(from, to, info)
-	case 0:
-		err = c.copyFile(from, to, info.Size())
-	case fs.ModeSymlink:
-		var target string
-		if target, err = os.Readlink(from); err == nil {
-			err = os.Symlink(target, to)
-		}
-	case fs.ModeNamedPipe:
-		err = unix.Mkfifo(to, 0o600)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		err = c.copySubdirectory(from, to, name, within, &st)
+	case unix.S_IFREG:
+		err = c.copyFile(from, to, name, within)
+	case unix.S_IFLNK:
+		err = copyLink(from, to, name)
+	case unix.S_IFIFO:
+		err = unix.Mknodat(int(to.Fd()), name, unix.S_IFIFO|0o600, 0)
 	default:
-		delete(c.first, id)
 		return nil
 	}
 	if err != nil {
-		return err
+		return pathError("copy", within, err)
 	}
-	return copyAttributes(from, to, info)
+	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		c.first[id] = within
+	}
+	return copyAttributes(int(to.Fd()), name, within, &st)
 }
 
-func (c *copier) copyFile(from, to string, size int64) error {
-	source, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// openIn opens a file in a directory, but no link and nothing that would block.
+func openIn(dir *os.File, name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func (c *copier) copySubdirectory(from, to *os.File, name, within string, st *unix.Stat_t) error {
+	source, err := openIn(from, name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err := unix.Mkdirat(int(to.Fd()), name, 0o700); err != nil {
+		return err
+	}
+	target, err := openIn(to, name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
-	if c.clone && size > 0 {
-		if err := unix.IoctlFileClone(int(target.Fd()), int(source.Fd())); err == nil {
-			return target.Close()
-		}
-		c.clone = false
+	defer target.Close()
+	if err := c.copyDirectory(source, target, within); err != nil {
+		return err
 	}
-	return errors.Join(c.copyData(source, target, size), target.Close())
+	return copyXattrs(source, target, st)
+}
+
+func copyLink(from, to *os.File, name string) error {
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(from.Fd()), name, target)
+	if err != nil {
+		return err
+	}
+	return unix.Symlinkat(string(target[:n]), int(to.Fd()), name)
+}
+
+func (c *copier) copyFile(from, to *os.File, name, within string) error {
+	source, err := openIn(from, name, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(source.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errors.New("it has become another kind of file")
+	}
+	target, err := openIn(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if c.clone && st.Size > 0 {
+		c.clone = unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) == nil
+	}
+	if !c.clone {
+		if err := c.copyData(source, target, st.Size); err != nil {
+			return err
+		}
+	}
+	return copyXattrs(source, target, &st)
 }
 
 // chunkSize is the number of bytes that are copied before the context is asked again.
@@ -152,61 +223,72 @@ func copyRange(source, target *os.File, at, length int64) error {
 		return err
 	}
 	_, err := io.CopyN(target, source, length)
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s became shorter: %w", source.Name(), io.ErrUnexpectedEOF)
+	if errors.Is(err, io.EOF) { // the file has become shorter
+		return nil
 	}
 	return err
 }
 
-// copyAttributes gives to the attributes of from.
-func copyAttributes(from, to string, info fs.FileInfo) error {
-	st := info.Sys().(*syscall.Stat_t)
-	made, err := os.Lstat(to)
-	if err != nil {
-		return err
+// changeOwner gives a file its owner, unless it has that.
+func changeOwner(dir int, name string, flags int, within string, st *unix.Stat_t) error {
+	var made unix.Stat_t
+	if err := unix.Fstatat(dir, name, &made, flags); err != nil {
+		return pathError("stat", within, err)
 	}
-	if is := made.Sys().(*syscall.Stat_t); is.Uid != st.Uid || is.Gid != st.Gid {
-		if err := os.Lchown(to, int(st.Uid), int(st.Gid)); err != nil {
-			return err
-		}
+	if made.Uid == st.Uid && made.Gid == st.Gid {
+		return nil
 	}
-	link := info.Mode().Type() == fs.ModeSymlink
-	if !link {
-		if err := unix.Chmod(to, st.Mode&0o7777); err != nil {
-			return &fs.PathError{Op: "chmod", Path: to, Err: err}
-		}
-		if err := copyXattrs(from, to); err != nil {
-			return err
-		}
-	}
-	times := []unix.Timespec{{Sec: st.Atim.Sec, Nsec: st.Atim.Nsec}, {Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}}
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, to, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return &fs.PathError{Op: "utimes", Path: to, Err: err}
+	if err := unix.Fchownat(dir, name, int(st.Uid), int(st.Gid), flags); err != nil {
+		return pathError("chown", within, err)
 	}
 	return nil
 }
 
-// copyXattrs copies the extended attributes that programs set.
-func copyXattrs(from, to string) error {
+// copyAttributes gives a file its owner, mode and times. A set-ID bit that may not be set here is left out, as it is when
+// a program inside sets one.
+func copyAttributes(dir int, name, within string, st *unix.Stat_t) error {
+	if err := changeOwner(dir, name, unix.AT_SYMLINK_NOFOLLOW, within, st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		err := unix.Fchmodat(dir, name, st.Mode&0o7777, 0)
+		if err == unix.EPERM && st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+			err = unix.Fchmodat(dir, name, st.Mode&0o1777, 0)
+		}
+		if err != nil {
+			return pathError("chmod", within, err)
+		}
+	}
+	if err := unix.UtimesNanoAt(dir, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return pathError("utimes", within, err)
+	}
+	return nil
+}
+
+// copyXattrs copies the extended attributes that programs set. It sets the owner before, whose change clears capabilities.
+func copyXattrs(from, to *os.File, st *unix.Stat_t) error {
+	if err := changeOwner(int(to.Fd()), "", unix.AT_EMPTY_PATH, from.Name(), st); err != nil {
+		return err
+	}
 	names := make([]byte, 64<<10) // the most that the kernel returns
-	n, err := unix.Llistxattr(from, names)
+	n, err := unix.Flistxattr(int(from.Fd()), names)
 	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
 		return nil
 	}
 	if err != nil {
-		return &fs.PathError{Op: "listxattr", Path: from, Err: err}
+		return pathError("listxattr", from.Name(), err)
 	}
 	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
 		if !strings.HasPrefix(name, "user.") && name != "security.capability" && !strings.HasPrefix(name, "system.posix_acl_") {
 			continue
 		}
 		value := make([]byte, 64<<10)
-		n, err := unix.Lgetxattr(from, name, value)
+		n, err := unix.Fgetxattr(int(from.Fd()), name, value)
 		if err == nil {
-			err = unix.Lsetxattr(to, name, value[:n], 0)
+			err = unix.Fsetxattr(int(to.Fd()), name, value[:n], 0)
 		}
 		if err != nil {
-			return &fs.PathError{Op: "copy " + name, Path: from, Err: err}
+			return pathError("copy "+name, from.Name(), err)
 		}
 	}
 	return nil

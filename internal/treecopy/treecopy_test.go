@@ -40,8 +40,14 @@ head -c 300000 /dev/urandom > random; touch -d '2001-02-03 04:05:06.789' a/file 
 	if err := unix.Setxattr(filepath.Join(from, "random"), "user.note", []byte("kept"), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		t.Fatal(err)
 	}
+	capability := []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	owned := filepath.Join(from, "a", "file")
+	root := os.Getuid() == 0 && unix.Setxattr(owned, "security.capability", capability, 0) == nil
 	if err := Copy(context.Background(), from, to); err != nil {
 		t.Fatal(err)
+	}
+	if n, err := unix.Getxattr(filepath.Join(to, "a", "file"), "security.capability", make([]byte, 64)); root && (n != len(capability) || err != nil) {
+		t.Errorf("the capability of a file of another owner: %d bytes, %v", n, err)
 	}
 	want, got := describe(t, from), describe(t, to)
 	if want != got {

@@ -3,9 +3,12 @@
 package gvisor_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -67,6 +70,75 @@ func TestDurableWork(t *testing.T) {
 		t.Errorf("Create over a data volume: %v", err)
 	}
 	l.must("remove the volume", fork.Remove(l.ctx(), atoll.RemoveVolumes()))
+}
+
+// Durable processes, and no others, run in a sandbox from a snapshot, and in a sandbox from a snapshot of that.
+func TestDurableGenerations(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	start := func(cmd atoll.Command) atoll.Process {
+		p, err := sb.Exec(l.ctx(), &cmd)
+		l.must("exec", err)
+		return p
+	}
+	size := &atoll.Size{Rows: 24, Cols: 80}
+	long := start(atoll.Command{Durable: true, Timeout: atoll.Duration(testenv.Scale(time.Minute)), Args: []string{"sleep", "1001"}})
+	silent := start(atoll.Command{Durable: true, TTY: size, Args: []string{"sh", "-c", "exec < /dev/null > /dev/null 2>&1; touch /tmp/silent; exec sleep 1002"}})
+	start(atoll.Command{TTY: size, Args: []string{"sh", "-c", "setsid sleep 1003 & touch /tmp/stray; sleep 1004"}})
+	start(atoll.Command{TTY: size, Args: []string{"sh", "-c", "trap '' HUP; sleep 1005 &"}})
+	l.poll(func() error {
+		return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"test", "-e", "/tmp/silent", "-a", "-e", "/tmp/stray"}})
+	})
+	brief := start(atoll.Command{Durable: true, Args: []string{"sh", "-c", "sleep 1; echo output; exit 5"}})
+	for generation := range 2 {
+		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+		l.must("snapshot", err)
+		sb = l.create(atoll.Spec{Snapshot: snap.ID})
+		l.must("remove the snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+		list, err := atoll.Processes(l.ctx(), sb)
+		l.must("processes", err)
+		for _, p := range list {
+			if p.ID == long.ID() && p.Exit != nil || p.ID == silent.ID() && p.Exit != nil {
+				t.Errorf("generation %d: process %q ended: %v", generation, p.Args, p.Exit)
+			}
+		}
+		if got := l.sh(sb, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '[s]leep 10[0-9][0-9]' | sort | tr '\\n' ' '"); strings.TrimSpace(got) != "sleep 1001 sleep 1002" {
+			t.Errorf("generation %d: the processes %q run, want the durable ones", generation, got)
+		}
+		p, err := sb.Process(l.ctx(), silent.ID())
+		l.must("process", err)
+		l.must("resize a terminal that its process has closed", atoll.Resize(l.ctx(), p, *size))
+		if generation > 0 {
+			continue
+		}
+		p, err = sb.Process(l.ctx(), brief.ID())
+		l.must("process", err)
+		exit, err := p.Wait(l.ctx())
+		var out bytes.Buffer
+		l.must("attach", p.Attach(l.ctx(), &atoll.Attachment{Stdout: &out}))
+		if err != nil || exit.Code != 5 || out.String() != "output\n" {
+			t.Errorf("the process that ends: %v, %v, output %q", exit, err, &out)
+		}
+	}
+}
+
+// A program with a named pipe as its interpreter blocks neither others nor a snapshot for long.
+func TestBlockedExec(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "mkfifo /tmp/fifo; printf '#!/tmp/fifo\\n' > /tmp/script; chmod +x /tmp/script")
+	failed := make(chan error, 1)
+	go func() {
+		_, err := sb.Exec(l.ctx(), &atoll.Command{Durable: true, Args: []string{"/tmp/script"}})
+		failed <- err
+	}()
+	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+	l.must("snapshot", err)
+	l.must("remove the snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	l.must("run another", atoll.Run(l.ctx(), sb, &atoll.Command{Durable: true, Args: []string{"true"}}))
+	if err := <-failed; atoll.KindOf(err) != atoll.ErrExecFailed {
+		t.Errorf("Exec: %v", err)
+	}
 }
 
 // A durableProvider makes all commands durable.

@@ -199,8 +199,8 @@ func TestSnapshotForks(t *testing.T) {
 				if i > 0 && (atoll.KindOf(err) != atoll.ErrNotExist || count != "0") {
 					t.Errorf("sandbox %d: %s programs of the first run (%v)", i, count, err)
 				}
-				if _, err := atoll.ReadFile(l.ctx(), sb, "/work/file"); i > 0 && atoll.KindOf(err) != atoll.ErrNotExist {
-					t.Errorf("sandbox %d: the volume came along: %v", i, err)
+				if data, err := atoll.ReadFile(l.ctx(), sb, "/work/file"); err != nil || string(data) != "work\n" {
+					t.Errorf("sandbox %d: the file of the data volume is %q, %v", i, data, err)
 				}
 			}
 			for i, sb := range all {

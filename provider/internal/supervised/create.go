@@ -21,6 +21,7 @@ type creation struct {
 	rec        *statedir.Record
 	lock       *fsutil.Lock      // held until Create returns; nil before the first step
 	newVolumes []string          // named volumes that did not exist before
+	work       bool              // the snapshot that it starts from has the files of the data volume
 	booted     *bootedSupervisor // has booted for the sandbox; nil if there is none, or no longer
 }
 
@@ -176,18 +177,18 @@ func (c *creation) prepareMounts(ctx context.Context) error {
 // restoreWork copies the files of the data volume from the snapshot, if that has them.
 func (c *creation) restoreWork(ctx context.Context, volume string) error {
 	st := &c.rec.Status
-	from := filepath.Join(c.p.dir.Snapshot(st.Spec.Snapshot), statedir.SnapshotWork)
-	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+	if !c.work {
 		return nil
 	}
+	from := filepath.Join(c.p.dir.Snapshot(st.Spec.Snapshot), statedir.SnapshotWork)
 	if !c.rec.Fresh {
 		return atoll.Errorf("create", st.ID, atoll.ErrConflict, "the data volume of an earlier sandbox with this id exists, and snapshot %s has other files for it: remove the volume, or choose another id", st.Spec.Snapshot)
 	}
 	err := treecopy.Copy(ctx, from, volume)
-	if errors.Is(err, fs.ErrNotExist) {
-		return noSnapshot("create", st.ID, st.Spec.Snapshot) // it was removed meanwhile
+	if _, gone := os.Lstat(from); errors.Is(gone, fs.ErrNotExist) { // it was removed meanwhile
+		return noSnapshot("create", st.ID, st.Spec.Snapshot)
 	}
-	if err != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {

@@ -148,7 +148,7 @@ func (c *creation) fromSnapshot() error {
 	if err := c.p.opts.Backend.Restores(&r.Snapshot, &st.Spec); err != nil {
 		return err
 	}
-	st.Spec.Snapshot = r.Snapshot.ID
+	st.Spec.Snapshot, c.work = r.Snapshot.ID, r.Snapshot.Work
 	st.Image, c.rec.Image, c.rec.Digest = r.Record.Status.Image, r.Record.Image, r.Record.Digest
 	c.rec.Env, c.rec.User = r.Record.Env, r.Record.User
 	return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -32,15 +33,17 @@ type Init struct {
 	closed bool
 
 	// Only serveLine uses these.
-	children  int              // the descriptor of the program that is readable when children have ended; 0 before the first process
-	started   map[int]*Process // by PID: those that have not ended
-	connected []*Process       // those with streams
+	children  int                     // the descriptor of the program that is readable when children have ended; 0 before the first process
+	started   map[int]*Process        // by PID: those that have not ended
+	ending    []*Process              // those that have ended, and whose output may not have been read
+	connected []*Process              // those with streams
+	early     map[int]unix.WaitStatus // by PID: exits in a copy of a sandbox of processes that it may yet adopt
 }
 
 // Connect returns the client of a program that has the other ends of these pipes as RequestFD and ReplyFD. It owns them.
-// In a copy of a sandbox, saved is what Hold returned; else 0. The Init calls late if the program does not answer for a
-// second, because something inside may have stopped it.
-func Connect(requests, replies *os.File, saved int, late func()) (*Init, error) {
+// In a copy of a sandbox, saved is what Hold returned; else 0. The Init calls late for each second that the program does
+// not answer, with their number, because something inside may have stopped it.
+func Connect(requests, replies *os.File, saved int, late func(n int)) (*Init, error) {
 	_, _, first, err := layOutProgram(runtime.GOARCH)
 	if err != nil {
 		return nil, err
@@ -48,6 +51,9 @@ func Connect(requests, replies *os.File, saved int, late func()) (*Init, error) 
 	in := &Init{
 		requests: requests, replies: replies, line: line{requests: requests, replies: replies, first: first, late: late},
 		wake: make(chan struct{}, 1), lost: make(chan struct{}), over: make(chan struct{}), children: saved, started: map[int]*Process{},
+	}
+	if saved > 0 {
+		in.early = map[int]unix.WaitStatus{}
 	}
 	go in.serveLine()
 	return in, nil
@@ -114,13 +120,17 @@ func (in *Init) serveLine() {
 	defer close(in.lost)
 	for in.takeStep() == nil {
 	}
-	for _, p := range in.started {
-		p.err = ErrLost
+	for _, p := range slices.Concat(slices.Collect(maps.Values(in.started)), in.ending) {
+		if !p.exited {
+			p.err = ErrLost
+		}
 		close(p.ended)
 	}
 	for _, p := range in.connected {
 		for _, o := range p.outputs {
-			o.finishOutput()
+			if o.isOpen() {
+				o.finishOutput()
+			}
 		}
 	}
 }
@@ -139,6 +149,17 @@ func (in *Init) takeStep() error {
 			return err
 		}
 	}
+	var still []*Process
+	for _, p := range in.ending {
+		done, err := p.finishProcess()
+		if err != nil {
+			return err
+		}
+		if !done {
+			still = append(still, p)
+		}
+	}
+	in.ending = still
 	if len(todo) > 0 {
 		return nil
 	}
@@ -157,7 +178,7 @@ func (in *Init) awaitEvents() error {
 	for i := range len(set) / 8 {
 		l.words[n+i] = binary.LittleEndian.Uint64(set[i*8:])
 	}
-	l.addCall(unix.SYS_PPOLL, wordAt(n), uint64(len(set)/pollSize), 0, 0, 8)
+	poll := l.addCall(unix.SYS_PPOLL, wordAt(n), uint64(len(set)/pollSize), 0, 0, 8)
 	l.addAnswer()
 	if err := in.line.sendList(l); err != nil {
 		return err
@@ -175,21 +196,24 @@ func (in *Init) awaitEvents() error {
 	select {
 	case a = <-answers:
 	case <-in.wake:
-		if err := in.line.endWait(); err != nil {
-			return err
-		}
-		select {
-		case a = <-answers:
-		case <-time.After(answerTime):
-			in.line.late()
-			a = <-answers
-		}
+		a.err = in.line.endWait()
+	case <-time.After(checkTime):
+		a.err = in.line.endWait()
+	}
+	if a.words == nil && a.err == nil {
+		stop := in.line.watchAnswer()
+		a = <-answers
+		stop()
 	}
 	if a.err != nil {
 		return a.err
 	}
+	failed := a.words.getResult(poll) < 0 // root inside has limited the descriptors of the program
+	if failed {
+		time.Sleep(checkTime / 100)
+	}
 	for i, handle := range handlers {
-		if binary.LittleEndian.Uint16(a.words[i*pollSize+6:]) != 0 && handle != nil {
+		if (failed || binary.LittleEndian.Uint16(a.words[i*pollSize+6:]) != 0) && handle != nil {
 			if err := handle(); err != nil {
 				return err
 			}
@@ -199,6 +223,9 @@ func (in *Init) awaitEvents() error {
 }
 
 const pollSize = 8 // bytes of a struct pollfd
+
+// checkTime is the time after which the program is asked whether it still waits: root inside may have stopped it.
+const checkTime = 10 * time.Second
 
 // pollSet returns an array of struct pollfd, and what to do for each.
 func (in *Init) pollSet() (set []byte, handlers []func() error) {
@@ -258,9 +285,14 @@ func (in *Init) reapChildren() error {
 			if pid <= 0 {
 				return nil
 			}
+			exit := unix.WaitStatus(uint32(w.getWord(status + i)))
+			if in.early != nil && in.started[int(pid)] == nil {
+				in.early[int(pid)] = exit
+			}
 			if p := in.started[int(pid)]; p != nil {
 				delete(in.started, int(pid))
-				if err := p.recordExit(unix.WaitStatus(uint32(w.getWord(status + i)))); err != nil {
+				in.ending = append(in.ending, p)
+				if err := p.recordExit(exit); err != nil {
 					return err
 				}
 			}
@@ -278,12 +310,18 @@ func (in *Init) closeAll(fds ...int) error {
 	return err
 }
 
-// Hold makes the program wait for its client, with no list in progress, until release is called. saved is for Connect, in
+// A State has all that the client of a copy of a sandbox needs.
+type State struct {
+	Saved     int      // for Connect
+	Processes []Handle // of all that run, or whose streams are open
+}
+
+// Hold makes the program wait for its client, with no list in progress, until release is called, and returns the state for
 // copies that are made meanwhile.
-func (in *Init) Hold(ctx context.Context) (saved int, release func(), err error) {
-	held, free := make(chan int, 1), make(chan struct{})
+func (in *Init) Hold(ctx context.Context) (state State, release func(), err error) {
+	held, free := make(chan State, 1), make(chan struct{})
 	in.queueCall(func() error {
-		held <- in.children
+		held <- in.currentState()
 		select {
 		case <-free:
 		case <-in.over:
@@ -292,13 +330,26 @@ func (in *Init) Hold(ctx context.Context) (saved int, release func(), err error)
 	})
 	release = sync.OnceFunc(func() { close(free) })
 	select {
-	case saved = <-held:
-		return saved, release, nil
+	case state = <-held:
+		return state, release, nil
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-in.lost:
 		err = ErrLost
 	}
 	release()
-	return 0, nil, err
+	return State{}, nil, err
+}
+
+func (in *Init) currentState() State {
+	s := State{Saved: in.children}
+	for _, p := range in.connected {
+		s.Processes = append(s.Processes, p.Handle())
+	}
+	for _, p := range in.started {
+		if !slices.Contains(in.connected, p) {
+			s.Processes = append(s.Processes, p.Handle())
+		}
+	}
+	return s
 }

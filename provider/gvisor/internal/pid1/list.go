@@ -102,7 +102,7 @@ type line struct {
 	replies  io.Reader
 	first    uint64 // address of the program's own calls
 	sent     bytes.Buffer
-	late     func() // called for each second that an answer takes
+	late     func(n int) // called for each second that an answer takes, with their number
 }
 
 // messageSize is the size of a message with its head: a pipe takes it whole.
@@ -199,11 +199,25 @@ func (l *line) endWait() error {
 // answerTime is the time within which the program answers, unless something stopped it.
 const answerTime = time.Second
 
+// watchAnswer calls late for each answerTime until stop is called. It gets the number of its call, from 1.
+func (l *line) watchAnswer() (stop func()) {
+	done := make(chan struct{})
+	timer := time.AfterFunc(answerTime, func() {
+		for n := 1; ; n++ {
+			l.late(n)
+			select {
+			case <-done:
+				return
+			case <-time.After(answerTime):
+			}
+		}
+	})
+	return func() { timer.Stop(); close(done) }
+}
+
 // receiveAnswer returns the answer of n words.
 func (l *line) receiveAnswer(n int) (words, error) {
-	var timer *time.Timer
-	timer = time.AfterFunc(answerTime, func() { l.late(); timer.Reset(answerTime) })
-	defer timer.Stop()
+	defer l.watchAnswer()()
 	return l.awaitAnswer(n)
 }
 

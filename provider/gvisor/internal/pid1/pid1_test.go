@@ -80,7 +80,7 @@ func startProgram(t *testing.T) (process *os.Process, requests, replies *os.File
 func connect(t *testing.T) *Init {
 	t.Helper()
 	_, requests, replies := startProgram(t)
-	in, err := Connect(requests, replies, 0, func() {})
+	in, err := Connect(requests, replies, 0, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,11 +329,11 @@ func TestTerminal(t *testing.T) {
 	}
 	fmt.Fprint(r.stdin, "stty size\n")
 	r.stdout.await(t, "44 55")
-	fmt.Fprint(r.stdin, "echo a''live; sleep 1000\n")
+	fmt.Fprint(r.stdin, `sh -c 'trap "exit 9" INT; echo al""ive; while :; do sleep 0.02; done'`+"\n")
 	r.stdout.await(t, "alive")
 	fmt.Fprint(r.stdin, "\x03")
 	fmt.Fprint(r.stdin, "echo c''ode $?; exit 3\n")
-	r.stdout.await(t, "code 130")
+	r.stdout.await(t, "code 9")
 	if status := r.wait(t); status.ExitStatus() != 3 {
 		t.Errorf("status %v", status)
 	}
@@ -362,7 +362,7 @@ func TestMany(t *testing.T) {
 func TestLost(t *testing.T) {
 	requireRoot(t)
 	process, requests, replies := startProgram(t)
-	in, err := Connect(requests, replies, 0, func() {})
+	in, err := Connect(requests, replies, 0, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func TestLost(t *testing.T) {
 func TestStopped(t *testing.T) {
 	requireRoot(t)
 	process, requests, replies := startProgram(t)
-	in, err := Connect(requests, replies, 0, func() { _ = process.Signal(unix.SIGCONT) })
+	in, err := Connect(requests, replies, 0, func(int) { _ = process.Signal(unix.SIGCONT) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +409,7 @@ func TestStopped(t *testing.T) {
 func TestHold(t *testing.T) {
 	requireRoot(t)
 	_, requests, replies := startProgram(t)
-	first, err := Connect(requests, replies, 0, func() {})
+	first, err := Connect(requests, replies, 0, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,13 +419,16 @@ func TestHold(t *testing.T) {
 	}
 	fmt.Fprint(r.stdin, "one\n")
 	r.stdout.await(t, "one\n")
-	saved, release, err := first.Hold(context.Background())
+	state, release, err := first.Hold(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
 	handle := r.Handle()
-	second, err := Connect(requests, replies, saved, func() {}) // the first one is on hold for good
+	if len(state.Processes) != 1 || state.Processes[0] != handle {
+		t.Errorf("the state has the processes %+v, want %+v", state.Processes, handle)
+	}
+	second, err := Connect(requests, replies, state.Saved, func(int) {}) // the first one is on hold for good
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,15 +50,16 @@ type Process struct {
 	err    error           // likewise
 
 	// Only Init.serveLine uses these.
-	outputs []*output
-	input   *input // nil without
+	outputs [2]*output // of stdout, which is a terminal's, and stderr; nil without
+	input   *input     // nil without
+	exited  bool       // its status is known
 	keys    keyboard
 }
 
 // A Handle finds a process again in a copy of its sandbox. The numbers are descriptors of the program, 0 for none.
 type Handle struct {
 	PID    int  `json:"pid"`
-	Stdin  int  `json:"stdin,omitempty"`
+	Stdin  int  `json:"stdin,omitempty"` // of a terminal: its other side, which stays open until the process has ended
 	Stdout int  `json:"stdout"`
 	Stderr int  `json:"stderr,omitempty"`
 	TTY    bool `json:"tty,omitempty"`
@@ -69,11 +71,14 @@ func (p *Process) PID() int { return p.handle.PID }
 // Handle returns the handle of the process while the Init is on hold.
 func (p *Process) Handle() Handle {
 	h := Handle{PID: p.handle.PID, TTY: p.handle.TTY}
-	if p.input != nil {
+	switch {
+	case h.TTY && !p.exited:
+		h.Stdin = p.handle.Stdin
+	case !h.TTY && p.input != nil:
 		h.Stdin = p.input.fd
 	}
 	for i, o := range p.outputs {
-		if o.bytes != nil {
+		if o.isOpen() {
 			*[]*int{&h.Stdout, &h.Stderr}[i] = o.fd
 		}
 	}
@@ -92,7 +97,7 @@ func (p *Process) Wait() (unix.WaitStatus, error) {
 // Resize sets the size of the process's terminal.
 func (p *Process) Resize(ctx context.Context, rows, cols uint16) error {
 	return p.in.runCall(ctx, func() error {
-		if !p.handle.TTY || p.outputs[0].bytes == nil {
+		if !p.handle.TTY || !p.outputs[0].isOpen() {
 			return &Error{"terminal", unix.ENOTTY}
 		}
 		l := &list{}
@@ -107,11 +112,15 @@ func (p *Process) Resize(ctx context.Context, rows, cols uint16) error {
 
 // An output is a stream that a process writes. The program reads it only when all before has been delivered.
 type output struct {
-	fd    int
-	bytes chan []byte // nil once the stream has ended
-	busy  bool        // bytes are being delivered
-	early []byte      // for delivery before the program is asked for more
+	fd      int
+	bytes   chan []byte // nil once the stream has ended
+	busy    bool        // bytes are being delivered
+	early   []byte      // for delivery before the program is asked for more
+	drained bool        // all that the process had written before its end has been delivered
 }
+
+// isOpen reports whether the process, or a descendant, can write more. o may be nil.
+func (o *output) isOpen() bool { return o != nil && o.bytes != nil }
 
 // insertBytes adds b to the output.
 func (o *output) insertBytes(b []byte) {
@@ -198,21 +207,27 @@ func (p *Process) closeInput() error {
 		return nil
 	}
 	fd := p.input.fd
-	if len(p.input.pending) > 0 {
+	p.dropInput()
+	return p.in.closeAll(fd)
+}
+
+// dropInput forgets the input, which has ended.
+func (p *Process) dropInput() {
+	if p.input != nil && len(p.input.pending) > 0 {
 		p.input.taken <- false
 	}
 	p.input = nil
-	return p.in.closeAll(fd)
 }
 
 // addEvents adds what to wait for, and reports whether there may be more.
 func (p *Process) addEvents(add func(fd int, events uint16, handle func() error)) bool {
 	connected := p.input != nil
 	for _, o := range p.outputs {
-		if o.bytes != nil {
-			connected = true
+		if !o.isOpen() {
+			continue
 		}
-		if o.bytes != nil && !o.busy {
+		connected = true
+		if !o.busy {
 			add(o.fd, unix.POLLIN, func() error { return p.readOutput(o) })
 		}
 	}
@@ -230,6 +245,7 @@ func (p *Process) readOutput(o *output) error {
 	var inside *Error
 	switch {
 	case errors.As(err, &inside) && isTemporary(err):
+		o.drained = p.exited
 		return nil
 	case err != nil && inside == nil:
 		return err
@@ -240,7 +256,7 @@ func (p *Process) readOutput(o *output) error {
 	}
 	o.finishOutput()
 	if p.handle.TTY {
-		p.input = nil
+		p.dropInput()
 	}
 	if err == nil {
 		return nil
@@ -291,18 +307,42 @@ func (i *input) dropPending(n int) {
 
 // recordExit records the exit of the process.
 func (p *Process) recordExit(status unix.WaitStatus) error {
-	p.status = status
-	close(p.ended)
+	p.status, p.exited = status, true
 	if p.handle.TTY {
-		return nil
+		return p.in.closeAll(p.handle.Stdin)
 	}
 	return p.closeInput()
+}
+
+// finishProcess announces the exit of the process once all that it had written before has been delivered, and reports whether
+// it has.
+func (p *Process) finishProcess() (done bool, err error) {
+	for _, o := range p.outputs {
+		for o.isOpen() && !o.busy && !o.drained {
+			if err := p.readOutput(o); err != nil {
+				return false, err
+			}
+		}
+		if o.isOpen() && !o.drained {
+			return false, nil
+		}
+	}
+	close(p.ended)
+	return true, nil
 }
 
 // adoptProcess connects a process to streams. Only serveLine calls it.
 func (in *Init) adoptProcess(h Handle, streams Streams) *Process {
 	p := &Process{in: in, handle: h, ended: make(chan struct{})}
-	in.started[h.PID] = p
+	if status, ok := in.early[h.PID]; ok {
+		p.status, p.exited = status, true
+		in.ending = append(in.ending, p)
+		if h.TTY {
+			in.queueCall(func() error { return in.closeAll(h.Stdin) })
+		}
+	} else {
+		in.started[h.PID] = p
+	}
 	in.connected = append(in.connected, p)
 	for i, fd := range []int{h.Stdout, h.Stderr} {
 		f := []*os.File{streams.Stdout, streams.Stderr}[i]
@@ -311,14 +351,14 @@ func (in *Init) adoptProcess(h Handle, streams Streams) *Process {
 			continue
 		}
 		o := &output{fd: fd, bytes: make(chan []byte, 1)}
-		p.outputs = append(p.outputs, o)
+		p.outputs[i] = o
 		go p.deliverOutput(o, o.bytes, f)
 	}
 	fd := h.Stdin
 	if h.TTY {
 		fd = h.Stdout
 	}
-	if fd <= 0 {
+	if fd <= 0 || p.exited {
 		_ = streams.Stdin.Close()
 		return p
 	}
@@ -336,18 +376,27 @@ func (in *Init) Adopt(ctx context.Context, h Handle, streams Streams) (p *Proces
 	return p, err
 }
 
-// Discard closes the streams of a process that was started in the sandbox of which this one is a copy.
-func (in *Init) Discard(ctx context.Context, h Handle) error {
-	fds := slices.DeleteFunc([]int{h.Stdin, h.Stdout, h.Stderr}, func(fd int) bool { return fd <= 0 })
-	return in.runCall(ctx, func() error { return in.closeAll(fds...) })
+// AdoptNoMore says that there is no more process to adopt. It closes the streams of the others.
+func (in *Init) AdoptNoMore(ctx context.Context, others []Handle) error {
+	var fds []int
+	for _, h := range others {
+		fds = append(fds, h.Stdin, h.Stdout, h.Stderr)
+	}
+	fds = slices.DeleteFunc(fds, func(fd int) bool { return fd <= 0 })
+	return in.runCall(ctx, func() error {
+		in.early = nil
+		return in.closeAll(fds...)
+	})
 }
 
-// Start starts a process. It owns streams, also if it fails. An error from inside is an *Error. If ctx ends meanwhile, the
-// process is killed.
+// Start starts a process. It owns streams, also if it fails. An error from inside is an *Error. If ctx ends before the process
+// has started, that is killed when it has.
 func (in *Init) Start(ctx context.Context, cmd *Command, streams Streams) (*Process, error) {
+	const taken, abandoned = 1, 2
+	var result atomic.Int32
 	var p *Process
 	err := in.runCall(ctx, func() (err error) {
-		if ctx.Err() != nil {
+		if result.Load() == abandoned {
 			streams.closeFiles()
 			return &Error{"start", unix.ECANCELED}
 		}
@@ -356,15 +405,18 @@ func (in *Init) Start(ctx context.Context, cmd *Command, streams Streams) (*Proc
 		}
 		if err != nil {
 			streams.closeFiles()
-		} else if ctx.Err() != nil {
+		} else if !result.CompareAndSwap(0, taken) {
 			err = in.killProcess(p.handle.PID)
 		}
 		return err
 	})
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+	if err != nil && ctx.Err() != nil && !result.CompareAndSwap(0, abandoned) { // it has just started
+		return p, nil
 	}
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func (in *Init) killProcess(pid int) error {
@@ -545,6 +597,10 @@ func (in *Init) startProcess(cmd *Command, streams Streams) (*Process, error) {
 // same memory, and the program waits for the child meanwhile.
 func (in *Init) spawnChild(cmd *Command, programs []string, d *descriptors) (pid int, err error) {
 	l := &list{}
+	var replica *step
+	if d.tty != "" {
+		replica = l.addCall(unix.SYS_OPENAT, atCWD, l.addText(d.tty), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	}
 	clone := l.addCall(unix.SYS_CLONE, unix.CLONE_VM|unix.CLONE_VFORK|uint64(unix.SIGCHLD))
 	for _, fd := range d.child {
 		if fd > 0 {
@@ -603,6 +659,12 @@ func (in *Init) spawnChild(cmd *Command, programs []string, d *descriptors) (pid
 	w, err := in.line.receiveAnswer(len(l.words))
 	if err != nil {
 		return 0, err
+	}
+	if replica != nil {
+		if err := w.checkCall("terminal", replica); err != nil {
+			return 0, err
+		}
+		d.handle.Stdin = int(w.getResult(replica))
 	}
 	if err := w.checkCall("fork", clone); err != nil {
 		return 0, err

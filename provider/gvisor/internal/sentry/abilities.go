@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"gvisor.dev/gvisor/runsc/sandbox"
 
@@ -76,27 +77,29 @@ func (e *engine) Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOp
 }
 
 // writeState writes the memory of the sandbox and the files of the data volume, as they are at one moment.
-func (e *engine) writeState(ctx context.Context, dir string, opts atoll.SnapshotOptions) (err error) {
+func (e *engine) writeState(ctx context.Context, dir string, opts atoll.SnapshotOptions) error {
 	if opts.NoWork {
-		return e.sentry.writeCheckpoint(dir)
+		return e.sentry.writeCheckpoint(dir, func() error { return nil })
 	}
-	if !e.sentry.paused.Load() {
-		if err := e.awaitAnswer(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-e.sentry.exited:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return e.sentry.writeCheckpoint(dir, func() error {
+		work := filepath.Join(dir, statedir.SnapshotWork)
+		if err := os.Mkdir(work, 0o700); err != nil {
 			return err
 		}
-		defer func() {
-			resume := func(func() bool) error { return e.sentry.resume() }
-			err = errors.Join(err, e.awaitAnswer(0, resume, func() {}))
-		}()
-	}
-	work := filepath.Join(dir, statedir.SnapshotWork)
-	if err := os.Mkdir(work, 0o700); err != nil {
-		return err
-	}
-	if err := treecopy.Copy(ctx, e.dataVolume(), work); err != nil {
-		return fmt.Errorf("copy /work: %w", err)
-	}
-	return e.sentry.writeCheckpoint(dir)
+		if err := treecopy.Copy(ctx, e.dataVolume(), work); err != nil {
+			return fmt.Errorf("copy /work, which no_work would leave out: %w", err)
+		}
+		return nil
+	})
 }
 
 // dataVolume returns the directory of the sandbox's data volume.
@@ -104,10 +107,42 @@ func (e *engine) dataVolume() string {
 	return statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
 }
 
-func (s *sentry) writeCheckpoint(dir string) error {
-	s.mu.Lock()
+// writeCheckpoint writes the memory of the sandbox to dir. All stands still inside from before the call of meanwhile.
+func (s *sentry) writeCheckpoint(dir string, meanwhile func() error) error {
+	s.mu.Lock() // calls that come now wait, rather than fail
 	defer s.mu.Unlock()
+	thaw, err := s.freezeInside()
+	if err != nil {
+		return err
+	}
+	defer thaw()
+	if err := meanwhile(); err != nil {
+		return err
+	}
 	return s.awaitWork(func() error {
 		return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
 	})
+}
+
+// freezeInside stops all processes inside, whether or not the sandbox is paused, until thaw is called.
+func (s *sentry) freezeInside() (thaw func(), err error) {
+	var frozen, gaveUp bool
+	var mu sync.Mutex
+	resume := func() { _ = s.awaitWork(func() error { return s.sb.Resume(s.c.ID) }) } // fails when the sentry has ended
+	err = s.awaitWork(func() error {
+		err := s.sb.Pause(s.c.ID)
+		mu.Lock()
+		defer mu.Unlock()
+		if frozen = err == nil; frozen && gaveUp {
+			resume()
+		}
+		return err
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if err != nil && frozen {
+		resume()
+	}
+	gaveUp = err != nil
+	return resume, err
 }

@@ -122,11 +122,19 @@ func (e *engine) chownDataVolume() error {
 	if !e.job.Record.Fresh {
 		return os.Chown(volume, int(cred.UID), int(cred.GID))
 	}
-	return filepath.WalkDir(volume, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	root, err := os.OpenRoot(volume) // processes from a snapshot may change the files meanwhile
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = root.Lchown(path, int(cred.UID), int(cred.GID))
 		}
-		return os.Lchown(path, int(cred.UID), int(cred.GID))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,7 +31,7 @@ import (
 // the first process, which starts them with streams of the sandbox's own kernel.
 
 // connectInit returns a client of the first process of a sandbox, and the files that it needs.
-func connectInit(saved int, late func()) (*pid1.Init, map[int]*os.File, error) {
+func connectInit(saved int, late func(int)) (*pid1.Init, map[int]*os.File, error) {
 	theirRequests, requests, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -49,7 +50,8 @@ type child struct {
 	id      string
 	cmd     *atoll.Command
 	process *pid1.Process
-	started time.Time
+	started time.Time   // also in another sandbox, of which this one is a copy
+	began   time.Time   // in this sandbox
 	stopped atomic.Bool // Kill was called
 }
 
@@ -82,7 +84,7 @@ func (e *engine) startChild(ctx context.Context, table *process.Table, id string
 			return nil, err
 		}
 		copied := *cmd
-		c := &child{engine: e, id: id, cmd: &copied, process: p, started: started}
+		c := &child{engine: e, id: id, cmd: &copied, process: p, started: started, began: time.Now()}
 		e.children.Store(id, c)
 		return c, nil
 	})
@@ -131,9 +133,10 @@ type savedProcesses struct {
 	Program   string         `json:"program"` // SHA-256 of the first process, whose memory the snapshot has
 	Init      int            `json:"init"`    // for pid1.Connect
 	Processes []savedProcess `json:"processes"`
+	Others    []pid1.Handle  `json:"others"` // the other children of the first process
 }
 
-// A savedProcess is a child of the first process in a snapshot. Its environment is not here: it can contain secrets.
+// A savedProcess is a durable process in a snapshot. Its environment is not here: it can contain secrets.
 type savedProcess struct {
 	ID      string        `json:"id"`
 	Command atoll.Command `json:"command"` // Timeout is the time that remains
@@ -147,6 +150,9 @@ func programSum() (string, error) {
 	sum := sha256.Sum256(program)
 	return hex.EncodeToString(sum[:]), err
 }
+
+// holdTimeout is the time that the first process has to finish what it does.
+const holdTimeout = 20 * time.Second
 
 // heldChildren are the children of a first process that does nothing until release is called.
 type heldChildren struct {
@@ -178,10 +184,16 @@ func (e *engine) holdChildren(ctx context.Context) (*heldChildren, error) {
 	if saved.Program, err = programSum(); err != nil {
 		return nil, err
 	}
-	var release func()
-	if saved.Init, release, err = e.sentry.init.Hold(ctx); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, holdTimeout)
+	defer cancel()
+	state, release, err := e.sentry.init.Hold(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = atoll.Errorf("hold", e.sandbox.ID(), atoll.ErrTimeout, "the first process of the sandbox does not answer")
+	}
+	if err != nil {
 		return nil, err
 	}
+	saved.Init, saved.Others = state.Saved, state.Processes
 	e.children.Range(func(_, value any) bool {
 		c := value.(*child)
 		select {
@@ -189,12 +201,17 @@ func (e *engine) holdChildren(ctx context.Context) (*heldChildren, error) {
 			return true
 		default:
 		}
+		if !c.cmd.Durable {
+			return true
+		}
 		cmd := *c.cmd
 		cmd.Env, cmd.OpenStdin, cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, true, nil, nil, nil
 		if cmd.Timeout > 0 {
-			cmd.Timeout = max(cmd.Timeout-atoll.Duration(time.Since(c.started)), 1)
+			cmd.Timeout = max(cmd.Timeout-atoll.Duration(time.Since(c.began)), 1)
 		}
-		saved.Processes = append(saved.Processes, savedProcess{c.id, cmd, c.started, c.process.Handle()})
+		handle := c.process.Handle()
+		saved.Processes = append(saved.Processes, savedProcess{c.id, cmd, c.started, handle})
+		saved.Others = slices.DeleteFunc(saved.Others, func(h pid1.Handle) bool { return h == handle })
 		return true
 	})
 	return &heldChildren{saved, release}, nil
@@ -224,20 +241,16 @@ func readProcesses(snapshot string) (saved savedProcesses, err error) {
 	return saved, err
 }
 
-// continueChildren connects the durable processes that were in the snapshot to the table, and ends
-// the others, as gVisor does.
+// continueChildren connects the durable processes that were in the snapshot to the table, and ends all others.
 func (e *engine) continueChildren(ctx context.Context) error {
 	saved, err := readProcesses(e.job.Snapshot)
-	if err != nil {
+	if err != nil || saved.Init == 0 { // gVisor has ended all that did not come from the first process
+		return err
+	}
+	if err := e.endOthers(saved.Processes); err != nil {
 		return err
 	}
 	for _, p := range saved.Processes {
-		if !p.Command.Durable {
-			if err := errors.Join(e.sentry.killTree(int32(p.Handle.PID), p.ID), e.sentry.init.Discard(ctx, p.Handle)); err != nil {
-				return err
-			}
-			continue
-		}
 		_, err := e.startChild(ctx, e.table, p.ID, &p.Command, p.Started, func(streams pid1.Streams) (*pid1.Process, error) {
 			return e.sentry.init.Adopt(ctx, p.Handle, streams)
 		})
@@ -245,7 +258,29 @@ func (e *engine) continueChildren(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return e.sentry.init.AdoptNoMore(ctx, saved.Others)
+}
+
+// endOthers kills all processes inside that belong to none of those that continue.
+func (e *engine) endOthers(continuing []savedProcess) error {
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		procs, err := e.sentry.dumpProcesses()
+		if err != nil {
+			return err
+		}
+		ours := []int32{1}
+		for _, p := range continuing {
+			ours = append(ours, findDescendants(procs, int32(p.Handle.PID), p.ID)...)
+		}
+		others := slices.DeleteFunc(procs, func(p processInfo) bool { return slices.Contains(ours, p.pid) })
+		if len(others) == 0 {
+			return nil
+		}
+		for _, p := range others {
+			_ = e.sentry.signalProcess(p.pid, atoll.SIGKILL) // it may have ended
+		}
+	}
+	return errors.New("processes of the snapshot that are not durable do not end")
 }
 
 var _ process.Remote = (*child)(nil)

@@ -95,9 +95,28 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	return s, nil
 }
 
-// resumeInit lets the first process continue: gVisor, unlike Linux, lets root inside stop it.
-func (s *sentry) resumeInit() {
+// patience is the number of seconds after which a child that the first process waits for is ended.
+const patience = 10
+
+// resumeInit lets the first process continue, which has not answered for a number of seconds: gVisor, unlike Linux, lets
+// root inside stop it. In the end it kills a child that executes nothing, such as a program with a named pipe as its
+// interpreter, because the first process waits for that.
+func (s *sentry) resumeInit(seconds int) {
 	_ = s.signalProcess(1, atoll.SIGCONT) // fails when the sentry has ended
+	if seconds < patience {
+		return
+	}
+	s.mu.RLock()
+	list, err := s.sb.Processes(s.c.ID)
+	s.mu.RUnlock()
+	if err != nil {
+		return
+	}
+	for _, p := range list {
+		if p.PPID == 1 && p.Cmd == initName {
+			_ = s.signalProcess(int32(p.PID), atoll.SIGKILL)
+		}
+	}
 }
 
 // watchExit closes exited when the sentry has ended, for whatever reason.
@@ -356,10 +375,10 @@ func (s *sentry) isLost(err error) bool {
 // destroy kills everything and frees what gVisor holds on the host.
 func (s *sentry) destroy() error {
 	s.kill() // before taking the lock, which a call to a hanging sentry would hold for ever
+	s.init.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.c.Destroy()
-	s.init.Close()
 	select {
 	case <-s.exited:
 	case <-time.After(atoll.DefaultStopGrace):
