@@ -312,8 +312,9 @@ func (in *Init) closeAll(fds ...int) error {
 
 // A State has all that the client of a copy of a sandbox needs.
 type State struct {
-	Saved     int      // for Connect
-	Processes []Handle // of all that run, or whose streams are open
+	Saved   int      // for Connect
+	Running []Handle // the processes that run
+	Ended   []Handle // those that have ended, and whose streams are open
 }
 
 // Hold makes the program wait for its client, with no list in progress, until release is called, and returns the state for
@@ -343,12 +344,12 @@ func (in *Init) Hold(ctx context.Context) (state State, release func(), err erro
 
 func (in *Init) currentState() State {
 	s := State{Saved: in.children}
-	for _, p := range in.connected {
-		s.Processes = append(s.Processes, p.Handle())
-	}
 	for _, p := range in.started {
-		if !slices.Contains(in.connected, p) {
-			s.Processes = append(s.Processes, p.Handle())
+		s.Running = append(s.Running, p.Handle())
+	}
+	for _, p := range in.connected {
+		if p.exited {
+			s.Ended = append(s.Ended, p.Handle())
 		}
 	}
 	return s

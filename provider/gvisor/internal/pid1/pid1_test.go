@@ -425,8 +425,8 @@ func TestHold(t *testing.T) {
 	}
 	defer release()
 	handle := r.Handle()
-	if len(state.Processes) != 1 || state.Processes[0] != handle {
-		t.Errorf("the state has the processes %+v, want %+v", state.Processes, handle)
+	if len(state.Running) != 1 || state.Running[0] != handle || len(state.Ended) != 0 {
+		t.Errorf("the state is %+v, want %+v running", state, handle)
 	}
 	second, err := Connect(requests, replies, state.Saved, func(int) {}) // the first one is on hold for good
 	if err != nil {

@@ -193,15 +193,11 @@ func (e *engine) holdChildren(ctx context.Context) (*heldChildren, error) {
 	if err != nil {
 		return nil, err
 	}
-	saved.Init, saved.Others = state.Saved, state.Processes
+	saved.Init, saved.Others = state.Saved, slices.Concat(state.Running, state.Ended)
 	e.children.Range(func(_, value any) bool {
 		c := value.(*child)
-		select {
-		case <-c.process.Ended():
-			return true
-		default:
-		}
-		if !c.cmd.Durable {
+		handle := c.process.Handle()
+		if !c.cmd.Durable || !slices.Contains(state.Running, handle) {
 			return true
 		}
 		cmd := *c.cmd
@@ -209,7 +205,6 @@ func (e *engine) holdChildren(ctx context.Context) (*heldChildren, error) {
 		if cmd.Timeout > 0 {
 			cmd.Timeout = max(cmd.Timeout-atoll.Duration(time.Since(c.began)), 1)
 		}
-		handle := c.process.Handle()
 		saved.Processes = append(saved.Processes, savedProcess{c.id, cmd, c.started, handle})
 		saved.Others = slices.DeleteFunc(saved.Others, func(h pid1.Handle) bool { return h == handle })
 		return true
