@@ -157,13 +157,15 @@ var (
 
 // The rows of the comparisons of commands.
 const (
-	viaAPI    = "atoll, API client and server"
-	viaCLI    = "atoll, command line, server running"
-	viaAlone  = "atoll, command line alone"
-	viaWarm   = "atoll, API client and server, a sandbox that was ready"
-	viaExec   = "for comparison: atoll exec in a live sandbox"
-	bareRunsc = "runsc, bare"
-	viaDocker = "docker"
-	viaShell  = "a shell inside, fork and exec"
-	viaBwrap  = "bwrap (namespaces only)"
+	viaAPI        = "atoll, API client and server"
+	viaCLI        = "atoll, command line, server running"
+	viaAlone      = "atoll, command line alone"
+	viaWarm       = "atoll, API client and server, a sandbox that was ready"
+	viaExec       = "for comparison: atoll exec in a live sandbox"
+	bareRunsc     = "runsc, bare"
+	viaDocker     = "docker"
+	viaDurable    = "atoll, API client and server, a durable command"
+	viaShell      = "a shell inside, fork and exec"
+	viaRunscShell = "a shell inside bare runsc, fork and exec"
+	viaBwrap      = "bwrap (namespaces only)"
 )

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,6 +128,11 @@ func (b *bench) atollPeers(ctx context.Context, s *server) (p peerMethods, _ fun
 	p.exec = []method{
 		{viaAPI, execute},
 		{viaCLI, executeByCLI},
+		{viaDurable, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			_, err := atoll.Output(ctx, live, &atoll.Command{Args: echoArgs, Durable: true})
+			return time.Since(start), err
+		}},
 		{viaShell, func(ctx context.Context) (time.Duration, error) {
 			start := time.Now()
 			_, err := atoll.Output(ctx, live, &atoll.Command{Args: []string{"sh", "-c", shellLoop}})
@@ -154,6 +160,32 @@ func (s *server) createToFirstByte(ctx context.Context, spec *atoll.Spec) (time.
 const shellRuns = 20
 
 var shellLoop = fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/echo x; i=$((i+1)); done", shellRuns)
+
+// betweenLines returns the mean time between two lines of the output of cmd.
+func betweenLines(cmd *exec.Cmd) (time.Duration, error) {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	var first, last time.Time
+	lines := 0
+	for s := bufio.NewScanner(out); s.Scan(); lines++ {
+		last = time.Now()
+		if lines == 0 {
+			first = last
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return 0, err
+	}
+	if lines < 2 {
+		return 0, fmt.Errorf("%d lines of output", lines)
+	}
+	return last.Sub(first) / time.Duration(lines-1), nil
+}
 
 // runscPeers returns the methods of bare gVisor: without limits and volumes, with its overlay in
 // memory.
@@ -209,9 +241,14 @@ func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, 
 		n++
 		return untilFirst(runsc(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
 	}}}
-	p.exec = []method{{bareRunsc, func(ctx context.Context) (time.Duration, error) {
-		return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echoArgs...)...))
-	}}}
+	p.exec = []method{
+		{bareRunsc, func(ctx context.Context) (time.Duration, error) {
+			return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echoArgs...)...))
+		}},
+		{viaRunscShell, func(ctx context.Context) (time.Duration, error) {
+			return betweenLines(runsc(ctx, "exec", "live", "sh", "-c", shellLoop))
+		}},
+	}
 	return p, closer, nil
 }
 
