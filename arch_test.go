@@ -531,6 +531,7 @@ var allowedImports = map[string]map[string]string{
 	"provider/gvisor/internal/sentry": {
 		"provider/gvisor/internal/plan":           "the job",
 		"provider/gvisor/internal/pid1":           "the first process",
+		"provider/gvisor/internal/elf":            "the program that sets the hostname",
 		"internal/fsutil":                         "the list of processes in a snapshot",
 		"internal/treecopy":                       "the files of /work in a snapshot",
 		"internal/interpreter":                    "the error for a missing interpreter",
@@ -554,7 +555,8 @@ var allowedImports = map[string]map[string]string{
 	"provider/gvisor/internal/filters":          {},
 	"provider/gvisor/internal/filters/generate": {"provider/gvisor/internal/filters": "its function"},
 	"provider/gvisor/internal/umount":           {},
-	"provider/gvisor/internal/pid1":             {},
+	"provider/gvisor/internal/pid1":             {"provider/gvisor/internal/elf": "the executable"},
+	"provider/gvisor/internal/elf":              {},
 	"provider/gvisor/internal/overlay":          {},
 
 	"provider/providertest": {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describe returns a line for each file of a tree.
-func describe(t *testing.T, dir string) string {
+// describeTree returns a line for each file of a tree.
+func describeTree(t *testing.T, dir string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", `cd "$1" && find . -printf '%p %y %m %U %G %T@ %n %l\n' | sort && find . -type f -exec sha256sum {} + | sort && getfattr -R -d -m - . 2>/dev/null | sort`, "sh", dir).CombinedOutput()
 	if err != nil {
@@ -49,7 +49,7 @@ head -c 300000 /dev/urandom > random; touch -d '2001-02-03 04:05:06.789' a/file 
 	if n, err := unix.Getxattr(filepath.Join(to, "a", "file"), "security.capability", make([]byte, 64)); root && (n != len(capability) || err != nil) {
 		t.Errorf("the capability of a file of another owner: %d bytes, %v", n, err)
 	}
-	want, got := describe(t, from), describe(t, to)
+	want, got := describeTree(t, from), describeTree(t, to)
 	if want != got {
 		t.Errorf("the copy is\n%s\nwant\n%s", got, want)
 	}

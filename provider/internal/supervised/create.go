@@ -168,18 +168,15 @@ func (c *creation) prepareMounts(ctx context.Context) error {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
 		}
 	}
-	if st.Spec.Snapshot != "" && st.Caps.Volumes {
+	if c.work && st.Caps.Volumes {
 		return c.restoreWork(ctx, volumes.Path(st.Spec.Project, data))
 	}
 	return nil
 }
 
-// restoreWork copies the files of the data volume from the snapshot, if that has them.
+// restoreWork copies the files of the data volume from the snapshot.
 func (c *creation) restoreWork(ctx context.Context, volume string) error {
 	st := &c.rec.Status
-	if !c.work {
-		return nil
-	}
 	from := filepath.Join(c.p.dir.Snapshot(st.Spec.Snapshot), statedir.SnapshotWork)
 	if !c.rec.Fresh {
 		return atoll.Errorf("create", st.ID, atoll.ErrConflict, "the data volume of an earlier sandbox with this id exists, and snapshot %s has other files for it: remove the volume, or choose another id", st.Spec.Snapshot)

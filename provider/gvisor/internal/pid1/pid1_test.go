@@ -77,7 +77,7 @@ func startProgram(t *testing.T) (process *os.Process, requests, replies *os.File
 	return cmd.Process, requests, replies
 }
 
-func connect(t *testing.T) *Init {
+func connectProgram(t *testing.T) *Init {
 	t.Helper()
 	_, requests, replies := startProgram(t)
 	in, err := Connect(requests, replies, 0, func(int) {})
@@ -130,7 +130,7 @@ type collector struct {
 	done chan struct{}
 }
 
-func collect(f *os.File) *collector {
+func collectOutput(f *os.File) *collector {
 	c := &collector{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
@@ -148,22 +148,22 @@ func collect(f *os.File) *collector {
 	return c
 }
 
-func (c *collector) text() string {
+func (c *collector) readText() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.b.String()
 }
 
-func (c *collector) await(t *testing.T, what string) {
+func (c *collector) awaitText(t *testing.T, what string) {
 	t.Helper()
-	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); !strings.Contains(c.text(), what); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); !strings.Contains(c.readText(), what); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the output is %q, want %q in it", c.text(), what)
+			t.Fatalf("the output is %q, want %q in it", c.readText(), what)
 		}
 	}
 }
 
-func pipes(t *testing.T) (Streams, *running) {
+func makePipes(t *testing.T) (Streams, *running) {
 	t.Helper()
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
@@ -172,12 +172,12 @@ func pipes(t *testing.T) (Streams, *running) {
 			t.Fatal(err)
 		}
 	}
-	return Streams{ends[0], ends[3], ends[5]}, &running{stdin: ends[1], stdout: collect(ends[2]), stderr: collect(ends[4])}
+	return Streams{ends[0], ends[3], ends[5]}, &running{stdin: ends[1], stdout: collectOutput(ends[2]), stderr: collectOutput(ends[4])}
 }
 
-func (in *Init) begin(t *testing.T, cmd *Command) (*running, error) {
+func (in *Init) startCommand(t *testing.T, cmd *Command) (*running, error) {
 	t.Helper()
-	streams, r := pipes(t)
+	streams, r := makePipes(t)
 	if cmd.Dir == "" {
 		cmd.Dir = "/"
 	}
@@ -190,12 +190,12 @@ func (in *Init) begin(t *testing.T, cmd *Command) (*running, error) {
 	return r, err
 }
 
-func (r *running) wait(t *testing.T) unix.WaitStatus {
+func (r *running) awaitExit(t *testing.T) unix.WaitStatus {
 	t.Helper()
 	select {
 	case <-r.Ended():
 	case <-time.After(testenv.Scale(20 * time.Second)):
-		t.Fatalf("the process does not end; stdout %q, stderr %q", r.stdout.text(), r.stderr.text())
+		t.Fatalf("the process does not end; stdout %q, stderr %q", r.stdout.readText(), r.stderr.readText())
 	}
 	status, err := r.Wait()
 	if err != nil {
@@ -215,32 +215,32 @@ func requireRoot(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
-	r, err := in.begin(t, &Command{Args: []string{"sh", "-c", "cat; echo $A >&2; pwd; exit 7"}, Env: []string{"A=b", "PATH=/usr/bin:/bin"}, Dir: "/tmp", Stdin: true})
+	in := connectProgram(t)
+	r, err := in.startCommand(t, &Command{Args: []string{"sh", "-c", "cat; echo $A >&2; pwd; exit 7"}, Env: []string{"A=b", "PATH=/usr/bin:/bin"}, Dir: "/tmp", Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(r.stdin, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	r.stdout.await(t, "hello\n")
+	r.stdout.awaitText(t, "hello\n")
 	_ = r.stdin.Close()
-	if status := r.wait(t); status.ExitStatus() != 7 || r.stdout.text() != "hello\n/tmp\n" || r.stderr.text() != "b\n" {
-		t.Errorf("status %v, stdout %q, stderr %q", status, r.stdout.text(), r.stderr.text())
+	if status := r.awaitExit(t); status.ExitStatus() != 7 || r.stdout.readText() != "hello\n/tmp\n" || r.stderr.readText() != "b\n" {
+		t.Errorf("status %v, stdout %q, stderr %q", status, r.stdout.readText(), r.stderr.readText())
 	}
-	r, err = in.begin(t, &Command{Args: []string{"/bin/sh", "-c", "cat; kill -TERM $$"}})
+	r, err = in.startCommand(t, &Command{Args: []string{"/bin/sh", "-c", "cat; kill -TERM $$"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status := r.wait(t); !status.Signaled() || status.Signal() != unix.SIGTERM {
+	if status := r.awaitExit(t); !status.Signaled() || status.Signal() != unix.SIGTERM {
 		t.Errorf("status %v, want the end by SIGTERM, after no input", status)
 	}
 }
 
 func TestLargeStreams(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
-	r, err := in.begin(t, &Command{Args: []string{"cat"}, Stdin: true, Env: []string{"BIG=" + strings.Repeat("x", 100<<10)}})
+	in := connectProgram(t)
+	r, err := in.startCommand(t, &Command{Args: []string{"cat"}, Stdin: true, Env: []string{"BIG=" + strings.Repeat("x", 100<<10)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,15 +249,15 @@ func TestLargeStreams(t *testing.T) {
 		data[i] = byte(i * i >> 7)
 	}
 	go func() { _, _ = r.stdin.Write(data); _ = r.stdin.Close() }()
-	if status := r.wait(t); status != 0 || r.stdout.text() != string(data) {
-		t.Errorf("status %v, %d bytes came back of %d", status, len(r.stdout.text()), len(data))
+	if status := r.awaitExit(t); status != 0 || r.stdout.readText() != string(data) {
+		t.Errorf("status %v, %d bytes came back of %d", status, len(r.stdout.readText()), len(data))
 	}
 }
 
 func TestInputThatNobodyReads(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
-	r, err := in.begin(t, &Command{Args: []string{"sleep", "0.2"}, Stdin: true})
+	in := connectProgram(t)
+	r, err := in.startCommand(t, &Command{Args: []string{"sleep", "0.2"}, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,12 +265,12 @@ func TestInputThatNobodyReads(t *testing.T) {
 	if err == nil || n == 1<<20 {
 		t.Errorf("a process that reads nothing took %d bytes, %v", n, err)
 	}
-	r.wait(t)
+	r.awaitExit(t)
 }
 
 func TestStartFails(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
+	in := connectProgram(t)
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
@@ -298,60 +298,60 @@ func TestStartFails(t *testing.T) {
 		{Command{Args: []string{"true", strings.Repeat("x", 4<<20)}}, unix.E2BIG},
 		{Command{Args: []string{"true", strings.Repeat("x", 1<<20)}}, unix.E2BIG},
 	} {
-		_, err := in.begin(t, &tt.cmd)
+		_, err := in.startCommand(t, &tt.cmd)
 		var inside *Error
 		if !errors.Is(err, tt.want) || !errors.As(err, &inside) {
 			t.Errorf("%.40q in %q: %v, want %v", tt.cmd.Args, tt.cmd.Dir, err, tt.want)
 		}
 	}
-	r, err := in.begin(t, &Command{Args: []string{"ls", "/proc/self/fd"}})
+	r, err := in.startCommand(t, &Command{Args: []string{"ls", "/proc/self/fd"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.wait(t); strings.Fields(r.stdout.text()) == nil || len(strings.Fields(r.stdout.text())) != 4 { // and the directory
-		t.Errorf("the process has the descriptors %q", r.stdout.text())
+	if r.awaitExit(t); strings.Fields(r.stdout.readText()) == nil || len(strings.Fields(r.stdout.readText())) != 4 { // and the directory
+		t.Errorf("the process has the descriptors %q", r.stdout.readText())
 	}
 }
 
 func TestTerminal(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
-	r, err := in.begin(t, &Command{Args: []string{"sh"}, Env: []string{"PS1=ready ", "PATH=/usr/bin:/bin"}, TTY: true, Rows: 33, Cols: 77, Stdin: true})
+	in := connectProgram(t)
+	r, err := in.startCommand(t, &Command{Args: []string{"sh"}, Env: []string{"PS1=ready ", "PATH=/usr/bin:/bin"}, TTY: true, Rows: 33, Cols: 77, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.stdout.await(t, "ready ")
+	r.stdout.awaitText(t, "ready ")
 	fmt.Fprint(r.stdin, "tty; stty size\n")
-	r.stdout.await(t, "/dev/pts/")
-	r.stdout.await(t, "33 77")
+	r.stdout.awaitText(t, "/dev/pts/")
+	r.stdout.awaitText(t, "33 77")
 	if err := r.Resize(context.Background(), 44, 55); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(r.stdin, "stty size\n")
-	r.stdout.await(t, "44 55")
+	r.stdout.awaitText(t, "44 55")
 	fmt.Fprint(r.stdin, `sh -c 'trap "exit 9" INT; echo al""ive; while :; do sleep 0.02; done'`+"\n")
-	r.stdout.await(t, "alive")
+	r.stdout.awaitText(t, "alive")
 	fmt.Fprint(r.stdin, "\x03")
 	fmt.Fprint(r.stdin, "echo c''ode $?; exit 3\n")
-	r.stdout.await(t, "code 9")
-	if status := r.wait(t); status.ExitStatus() != 3 {
+	r.stdout.awaitText(t, "code 9")
+	if status := r.awaitExit(t); status.ExitStatus() != 3 {
 		t.Errorf("status %v", status)
 	}
 }
 
 func TestMany(t *testing.T) {
 	requireRoot(t)
-	in := connect(t)
+	in := connectProgram(t)
 	var group sync.WaitGroup
 	for i := range 40 {
 		group.Go(func() {
-			r, err := in.begin(t, &Command{Args: []string{"sh", "-c", fmt.Sprintf("echo %d; sleep 0.0%d; exit %d", i, i%10, i)}, Env: []string{"PATH=/usr/bin:/bin"}})
+			r, err := in.startCommand(t, &Command{Args: []string{"sh", "-c", fmt.Sprintf("echo %d; sleep 0.0%d; exit %d", i, i%10, i)}, Env: []string{"PATH=/usr/bin:/bin"}})
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if status := r.wait(t); status.ExitStatus() != i || r.stdout.text() != fmt.Sprintln(i) {
-				t.Errorf("process %d: status %v, output %q", i, status, r.stdout.text())
+			if status := r.awaitExit(t); status.ExitStatus() != i || r.stdout.readText() != fmt.Sprintln(i) {
+				t.Errorf("process %d: status %v, output %q", i, status, r.stdout.readText())
 			}
 		})
 	}
@@ -367,7 +367,7 @@ func TestLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	r, err := in.begin(t, &Command{Args: []string{"sleep", "1000"}})
+	r, err := in.startCommand(t, &Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +378,7 @@ func TestLost(t *testing.T) {
 	if _, err := r.Wait(); !errors.Is(err, ErrLost) {
 		t.Errorf("Wait: %v", err)
 	}
-	if _, err := in.begin(t, &Command{Args: []string{"true"}}); !errors.Is(err, ErrLost) {
+	if _, err := in.startCommand(t, &Command{Args: []string{"true"}}); !errors.Is(err, ErrLost) {
 		t.Errorf("Start: %v", err)
 	}
 }
@@ -392,7 +392,7 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	r, err := in.begin(t, &Command{Args: []string{"cat"}, Stdin: true})
+	r, err := in.startCommand(t, &Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Fprint(r.stdin, text)
-		r.stdout.await(t, text)
+		r.stdout.awaitText(t, text)
 	}
 }
 
@@ -413,12 +413,12 @@ func TestHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := first.begin(t, &Command{Args: []string{"cat"}, Stdin: true})
+	r, err := first.startCommand(t, &Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(r.stdin, "one\n")
-	r.stdout.await(t, "one\n")
+	r.stdout.awaitText(t, "one\n")
 	state, release, err := first.Hold(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -433,14 +433,14 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	streams, again := pipes(t)
+	streams, again := makePipes(t)
 	if again.Process, err = second.Adopt(context.Background(), handle, streams); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(again.stdin, "two\n")
-	again.stdout.await(t, "two\n")
+	again.stdout.awaitText(t, "two\n")
 	_ = again.stdin.Close()
-	if status := again.wait(t); status != 0 {
+	if status := again.awaitExit(t); status != 0 {
 		t.Errorf("status %v", status)
 	}
 }

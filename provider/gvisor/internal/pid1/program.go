@@ -18,6 +18,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/elf"
 )
 
 // The descriptors of the program: it reads lists from RequestFD, and writes results to ReplyFD.
@@ -27,8 +29,6 @@ const (
 )
 
 const (
-	textBase = 0x400000
-	dataBase = 0x500000
 	workBase = 0x600000 // where the client places lists and their data
 	workSize = 4 << 20
 )
@@ -107,19 +107,17 @@ var interpreters = map[string]struct {
 	}},
 }
 
-// headersSize is the size of the ELF header and of two program headers.
-const headersSize = 64 + 2*56
-
 // layOutProgram returns the text of the program and the address of its first call.
 func layOutProgram(arch string) (machine uint16, text []byte, first uint64, err error) {
 	in, ok := interpreters[arch]
 	if !ok {
 		return 0, nil, 0, fmt.Errorf("gVisor does not run on %s", arch)
 	}
-	length := uint64(headersSize+len(in.text(0))+7) &^ 7
-	first = dataBase + length
+	headers := elf.HeadersSize(true)
+	length := (headers + uint64(len(in.text(0))) + 7) &^ 7
+	first = elf.DataBase + length
 	text = in.text(uint32(first))
-	return in.machine, append(text, make([]byte, length-headersSize-uint64(len(text)))...), first, nil
+	return in.machine, append(text, make([]byte, length-headers-uint64(len(text)))...), first, nil
 }
 
 // The calls of the program itself, in their order.
@@ -159,25 +157,12 @@ func Program(arch string) ([]byte, error) {
 	}
 	calls[callRest].positive = at(callRest)
 
-	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // a bytes.Buffer never fails
-	b.WriteString("\x7fELF")
-	b.Write([]byte{2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // 64 bit, little endian, version 1
-	put([]uint16{2, machine})                           // executable
-	put(uint32(1))
-	put([]uint64{textBase + headersSize, 64, 0}) // entry, program headers, no sections
-	put(uint32(0))
-	put([]uint16{64, 56, 2, 64, 0, 0})
-	data := uint64(headersSize + len(text))
-	size := uint64(ownCalls*callSize + 8 + 32 + 8)
-	put([]uint32{1, 5}) // PT_LOAD, read and execute
-	put([]uint64{0, textBase, textBase, data, data, 0x1000})
-	put([]uint32{1, 6}) // PT_LOAD, read and write
-	put([]uint64{data, dataBase + data, dataBase + data, size, workBase + workSize - dataBase - data, 0x1000})
-	b.Write(text)
+	var data bytes.Buffer
+	put := func(v any) { _ = binary.Write(&data, binary.LittleEndian, v) } // a bytes.Buffer never fails
 	put(calls)
 	put(uint64(0))
 	put([4]uint64{1}) // SIG_IGN, no flags, empty mask
 	put(^uint64(0))   // all signals
-	return b.Bytes(), nil
+	program := elf.Program{Machine: machine, Text: text, Data: data.Bytes(), Memory: workBase + workSize - first}
+	return program.Assemble(), nil
 }

@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/elf"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -93,7 +94,8 @@ func hostnameELF(arch, name string) ([]byte, error) {
 	}
 	text := slices.Clone(code.text)
 	code.patch(text, byte(len(name)))
-	return assembleELF(code.machine, text, []byte(name)), nil
+	program := elf.Program{Machine: code.machine, Text: append(text, name...)}
+	return program.Assemble(), nil
 }
 
 // memoryFile returns a file in memory, open for reading only.
@@ -112,11 +114,11 @@ func memoryFile(data []byte) (*os.File, error) {
 // setHostname sets the hostname that the inside sees. gVisor has no call for that, so a program inside does it, with a
 // capability that no other one has.
 func (e *engine) setHostname(ctx context.Context, name string) error {
-	elf, err := hostnameELF(runtime.GOARCH, name)
+	file, err := hostnameELF(runtime.GOARCH, name)
 	if err != nil {
 		return err
 	}
-	program, err := memoryFile(elf)
+	program, err := memoryFile(file)
 	if err != nil {
 		return err
 	}
