@@ -63,6 +63,13 @@ func TestDurableWork(t *testing.T) {
 	if _, err := sb.Process(l.ctx(), p.ID()); err != nil {
 		t.Errorf("the original: %v", err)
 	}
+	// Without /work the process cannot continue.
+	bare, err := atoll.TakeSnapshot(l.ctx(), sb, atoll.WithoutWork())
+	l.must("snapshot", err)
+	if _, err := l.Create(l.ctx(), &atoll.Spec{Snapshot: bare.ID}); atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "take the snapshot with /work") {
+		t.Errorf("Create from a snapshot without the files of its process: %v", err)
+	}
+	l.must("remove the snapshot", atoll.RemoveSnapshot(l.ctx(), l, bare.ID))
 	// The data volume of an earlier sandbox with the id remains as it is.
 	fork := l.create(atoll.Spec{Snapshot: snap.ID})
 	l.must("remove", fork.Remove(l.ctx()))

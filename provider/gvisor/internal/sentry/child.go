@@ -209,6 +209,7 @@ func (e *engine) holdChildren(ctx context.Context) (*heldChildren, error) {
 		saved.Others = slices.DeleteFunc(saved.Others, func(h pid1.Handle) bool { return h == handle })
 		return true
 	})
+	slices.SortFunc(saved.Processes, func(a, b savedProcess) int { return a.Started.Compare(b.Started) })
 	return &heldChildren{saved, release}, nil
 }
 

@@ -79,7 +79,7 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	}
 	s.c, s.sb, s.init, s.process = c, c.Sandbox, init, os.NewFile(uintptr(fd), "sentry")
 	if job.Snapshot != "" {
-		err = c.Restore(conf, job.Snapshot, false, false, nil)
+		err = explainRestore(c.Restore(conf, job.Snapshot, false, false, nil))
 	} else {
 		err = c.Start(conf)
 	}
@@ -93,6 +93,14 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	}
 	go s.watchExit()
 	return s, nil
+}
+
+// explainRestore adds to an error of a restore what to do, if that is known. gVisor reports it as text only.
+func explainRestore(err error) error {
+	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) {
+		return atoll.Errorf("create", "", atoll.ErrConflict, "a durable process uses a file that the snapshot does not have, such as one of /work: take the snapshot with /work: %w", err)
+	}
+	return err
 }
 
 // patience is the number of seconds after which a child that the first process waits for is ended.
