@@ -32,7 +32,6 @@ func init() {
 	if !isHelper(os.Args) {
 		return
 	}
-	gcdelay.End()
 	if os.Args[0] == sentryArgv0 { // a gofer has too little memory for a collection to pay
 		gcdelay.Shrink()
 	}

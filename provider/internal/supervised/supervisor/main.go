@@ -55,7 +55,6 @@ func TakeOver(kind Kind) {
 }
 
 func runSupervisor(kind Kind) int {
-	gcdelay.End()
 	conn, err := openJobConn()
 	if err != nil {
 		return 1
