@@ -4,10 +4,13 @@ package gvisor_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -88,5 +91,18 @@ func TestFilesBeforeTheFirstStart(t *testing.T) {
 	l.must("start", sb.Start(l.ctx()))
 	if got := l.sh(sb, "echo b >> dir/file; touch dir/new; cat dir/file"); got != "a\nb" {
 		t.Errorf("the file holds %q", got)
+	}
+}
+
+// A tree with more files than the sentry may have descriptors for can be written and read.
+func TestManyFiles(t *testing.T) {
+	l := newLab(t)
+	var descriptors unix.Rlimit
+	l.must("getrlimit", unix.Getrlimit(unix.RLIMIT_NOFILE, &descriptors))
+	n := min(descriptors.Max, 20_000) * 6 / 10 // each of those that the sentry remembers has two descriptors
+	sb := l.create(atoll.Spec{})
+	out := l.sh(sb, fmt.Sprintf("mkdir many && cd many && seq %d | xargs -n 500 touch && for i in 1 2; do find . -type f -size 0 | wc -l; done", n))
+	if want := fmt.Sprintf("%d\n%[1]d", n); out != want {
+		t.Errorf("%q, want %q", out, want)
 	}
 }

@@ -36,6 +36,10 @@ var sentryOOM = 500
 func runscConfig(job *job, netns string) (*config.Config, error) {
 	fs := runscflag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, err
+	}
 	disk := job.Spec.Resources.Disk
 	overlay := "root:dir=" + filepath.Join(job.Run, diskName)
 	if disk > 0 {
@@ -47,6 +51,7 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 		"network":                 "sandbox", // netstack over the interfaces of a namespace that has only lo, or our TAP
 		"gofer-network-namespace": netns,
 		"overlay2":                overlay,
+		"dcache":                  strconv.FormatUint(cachedFiles(files.Max, job.Spec.Resources.Memory), 10),
 		"host-uds":                "none",
 		"host-fifo":               "none",
 		"ignore-cgroups":          "true", // this process, and so its children, is in the sandbox's cgroup already
@@ -74,6 +79,20 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 		return nil, fmt.Errorf("gVisor configuration: %w", err)
 	}
 	return conf, nil
+}
+
+// maxCachedFiles is enough for most trees of source code.
+const maxCachedFiles = 16384
+
+// cachedFiles returns the number of files of the host that the sentry remembers when no program has them open. To open
+// one of them again is nearly twice as fast. Each takes up to 4 KiB of the sandbox's memory, of which all together may take a
+// sixteenth, and two of the descriptors that a process may have.
+func cachedFiles(descriptors uint64, memory atoll.Bytes) uint64 {
+	n := min(maxCachedFiles, descriptors/4)
+	if memory > 0 {
+		n = min(n, uint64(memory)/16/4096)
+	}
+	return n
 }
 
 // sharedMemory returns the size of /dev/shm in bytes, as on Linux: half of the memory that the sandbox may use.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 func TestDescendants(t *testing.T) {
@@ -40,5 +42,19 @@ func TestSystemAccounts(t *testing.T) {
 	}
 	if got := systemAccounts("group", []byte("sudo:x:27:alice\nalice:x:1000:\n")); got != "sudo:x:27:\n" {
 		t.Errorf("group = %q", got)
+	}
+}
+
+func TestCachedFiles(t *testing.T) {
+	for _, c := range []struct {
+		descriptors uint64
+		memory      atoll.Bytes
+		want        uint64
+	}{
+		{1 << 20, 2 << 30, 16384}, {1 << 20, 0, 16384}, {20000, 2 << 30, 5000}, {1024, 0, 256}, {1 << 20, 128 << 20, 2048},
+	} {
+		if got := cachedFiles(c.descriptors, c.memory); got != c.want {
+			t.Errorf("%d descriptors, %v: %d, want %d", c.descriptors, c.memory, got, c.want)
+		}
 	}
 }
