@@ -43,6 +43,7 @@ func (b *bench) compareRounds(ctx context.Context, rounds int, title string, goa
 	for i, m := range methods {
 		slices.Sort(times[i])
 		rows[i] = row{m.row, times[i]}
+		fmt.Fprintf(os.Stderr, "\t%s: %s\n", m.row, formatMillis(times[i].medianTime()))
 	}
 	b.table.comparisons = append(b.table.comparisons, comparison{title, rows, goals})
 	return nil

@@ -187,69 +187,96 @@ func betweenLines(cmd *exec.Cmd) (time.Duration, error) {
 	return last.Sub(first) / time.Duration(lines-1), nil
 }
 
+// A bareRuntime is the command line of bare gVisor with its state.
+type bareRuntime struct {
+	b   *bench
+	dir string
+}
+
+// newRunsc returns bare gVisor with its state in a directory of that name.
+func newRunsc(b *bench, name string) bareRuntime {
+	return bareRuntime{b, filepath.Join(b.dir, "runsc-"+name)}
+}
+
+// makeCommand returns a command of runsc: without limits and network, with an overlay in memory.
+func (r bareRuntime) makeCommand(ctx context.Context, args ...string) *exec.Cmd {
+	common := []string{"--root=" + r.dir, "--network=none", "--overlay2=root:memory"}
+	if os.Geteuid() != 0 {
+		common = append(common, "--rootless", "--ignore-cgroups")
+	}
+	return exec.CommandContext(ctx, r.b.runsc, append(common, args...)...)
+}
+
+// removeAll removes the container "live".
+func (r bareRuntime) removeAll() error {
+	_, err := untilEnd(r.makeCommand(context.Background(), "delete", "--force", "live"))
+	// runsc leaves the network namespace of its gofers mounted.
+	_ = unix.Unmount(filepath.Join(r.dir, "null-netns"), unix.MNT_DETACH)
+	return err
+}
+
+// bindMount returns a mount of a directory.
+func bindMount(source, target, mode string) map[string]any {
+	return map[string]any{"destination": target, "type": "bind", "source": source, "options": []any{"rbind", mode}}
+}
+
+// writeBundle writes a bundle and returns its directory.
+func (r bareRuntime) writeBundle(name, root string, args []string, mounts ...map[string]any) (string, error) {
+	dir := filepath.Join(r.dir+"-bundles", name)
+	all := []any{map[string]any{"destination": "/proc", "type": "proc", "source": "proc"}}
+	for _, m := range mounts {
+		all = append(all, m)
+	}
+	spec := map[string]any{
+		"ociVersion": "1.0.0",
+		"root":       map[string]any{"path": root},
+		"process":    map[string]any{"args": args, "cwd": "/", "env": []string{"PATH=/bin"}, "user": map[string]any{"uid": 0, "gid": 0}},
+		"mounts":     all,
+		"linux": map[string]any{"namespaces": []any{
+			map[string]any{"type": "pid"}, map[string]any{"type": "mount"}, map[string]any{"type": "network"},
+			map[string]any{"type": "ipc"}, map[string]any{"type": "uts"},
+		}},
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644)
+}
+
 // runscPeers returns the methods of bare gVisor: without limits and volumes, with its overlay in
 // memory.
 func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, err error) {
-	bundle := func(name string, args ...string) (string, error) {
-		dir := filepath.Join(b.dir, name)
-		spec := map[string]any{
-			"ociVersion": "1.0.0",
-			"root":       map[string]any{"path": b.root},
-			"process":    map[string]any{"args": args, "cwd": "/", "env": []string{"PATH=/bin"}, "user": map[string]any{"uid": 0, "gid": 0}},
-			"mounts":     []any{map[string]any{"destination": "/proc", "type": "proc", "source": "proc"}},
-			"linux": map[string]any{"namespaces": []any{
-				map[string]any{"type": "pid"}, map[string]any{"type": "mount"}, map[string]any{"type": "network"},
-				map[string]any{"type": "ipc"}, map[string]any{"type": "uts"},
-			}},
-		}
-		data, err := json.Marshal(spec)
-		if err != nil {
-			return "", err
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return "", err
-		}
-		return dir, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644)
-	}
-	once, err := bundle("once", echoArgs...)
+	r := newRunsc(b, "peers")
+	once, err := r.writeBundle("once", b.root, echoArgs)
 	if err != nil {
 		return p, nil, err
 	}
-	forever, err := bundle("forever", "sleep", "86400")
+	forever, err := r.writeBundle("forever", b.root, []string{"sleep", "86400"})
 	if err != nil {
 		return p, nil, err
-	}
-	runsc := func(ctx context.Context, args ...string) *exec.Cmd {
-		common := []string{"--root=" + filepath.Join(b.dir, "runsc"), "--network=none", "--overlay2=root:memory"}
-		if os.Geteuid() != 0 {
-			common = append(common, "--rootless", "--ignore-cgroups")
-		}
-		return exec.CommandContext(ctx, b.runsc, append(common, args...)...)
-	}
-	closer := func() error {
-		_, err := untilEnd(runsc(context.WithoutCancel(ctx), "delete", "--force", "live"))
-		// runsc leaves the network namespace of its gofers mounted.
-		_ = unix.Unmount(filepath.Join(b.dir, "runsc", "null-netns"), unix.MNT_DETACH)
-		return err
 	}
 	// No pipes: the sandbox inherits the streams, so that a pipe would stay open as long as the sandbox.
-	if err := runsc(ctx, "run", "--detach", "--bundle", forever, "live").Run(); err != nil {
-		return p, closer, fmt.Errorf("runsc run: %w", err)
+	if err := r.makeCommand(ctx, "run", "--detach", "--bundle", forever, "live").Run(); err != nil {
+		return p, r.removeAll, fmt.Errorf("runsc run: %w", err)
 	}
 	n := 0
 	p.create = []method{{bareRunsc, func(ctx context.Context) (time.Duration, error) {
 		n++
-		return untilFirst(runsc(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
+		return untilFirst(r.makeCommand(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
 	}}}
 	p.exec = []method{
 		{bareRunsc, func(ctx context.Context) (time.Duration, error) {
-			return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echoArgs...)...))
+			return untilEnd(r.makeCommand(ctx, append([]string{"exec", "live"}, echoArgs...)...))
 		}},
 		{viaRunscShell, func(ctx context.Context) (time.Duration, error) {
-			return betweenLines(runsc(ctx, "exec", "live", "sh", "-c", shellLoop))
+			return betweenLines(r.makeCommand(ctx, "exec", "live", "sh", "-c", shellLoop))
 		}},
 	}
-	return p, closer, nil
+	return p, r.removeAll, nil
 }
 
 // bwrapPeers returns the method of bubblewrap, which isolates with namespaces alone, on the host's
