@@ -122,7 +122,7 @@ func RemoveProject(ctx context.Context, p Provider, project string) error {
 
 // A Stock describes the sandboxes that a provider has booted ahead of need, with its counters since the start of the program.
 type Stock struct {
-	Spec    Spec // of the booted sandboxes
+	Spec    Spec // of the booted sandboxes; some may have other limits
 	Max     int  // most of them; 0 means that the provider has no stock
 	Want    int  // the number that the demand asks for
 	Ready   int  // the number that have booted

@@ -48,9 +48,10 @@ type Options struct {
 	Spare bool
 	// Stock is the most sandboxes that boot ahead of Create, for servers; their number follows
 	// the demand. 0 means none. A Create gets one if it asks for the image "host", no network,
-	// no mounts, and the limits in StockResources. The sandbox gets all else of the spec then.
+	// no mounts, and limits that the stock has. The sandbox gets all else of the spec then.
 	Stock int
 	// StockResources are the limits of these sandboxes, as far as this machine can enforce them.
+	// The stock learns others, which are asked for twice within an hour.
 	StockResources atoll.Resources
 	// HasRoom reports whether the machine has room for a second booted sandbox, or one more;
 	// nil means always.

@@ -85,10 +85,28 @@ func TestStock(t *testing.T) {
 	if st := l.awaitState(sb, atoll.StateFailed); st.Exit == nil || st.Exit.Code != 3 {
 		t.Errorf("the main process: %+v", st)
 	}
+}
+
+// The stock learns limits that are asked for more than once.
+func TestStockOfLimits(t *testing.T) {
+	l := newStockLab(t, "stock-limits-")
+	spec := atoll.Spec{Resources: atoll.Resources{Memory: 256 << 20, Processes: 77, Disk: 64 << 20}}
+	for _, want := range []atoll.Stock{{Unmatched: 1}, {Unmatched: 1, Misses: 1}, {Unmatched: 1, Misses: 1, Hits: 1}} {
+		sb := l.create(spec)
+		if st := l.Stock(); st.Hits != want.Hits || st.Misses != want.Misses || st.Unmatched != want.Unmatched {
+			t.Errorf("got %+v, want %+v", st, want)
+		}
+		const script = `free -m | awk '/^Mem/{print $2}'; awk '/Max processes/{print $3}' /proc/self/limits; df -m / | awk 'END{print $2}'; cat /sys/fs/cgroup/*/memory.max`
+		if got := l.sh(sb, script); got != "256\n77\n64\n268435456" {
+			t.Errorf("limits inside: %q", got)
+		}
+		l.remove(sb)
+		l.awaitStock()
+	}
 	before := l.Stock()
-	l.create(atoll.Spec{Resources: atoll.Resources{Memory: 256 << 20}})
-	if st := l.Stock(); st.Hits != before.Hits || st.Unmatched != before.Unmatched+1 {
-		t.Errorf("another limit of memory: %+v, before %+v", st, before)
+	l.create(atoll.Spec{})
+	if st := l.Stock(); st.Hits != before.Hits+1 {
+		t.Errorf("the default limits: %+v, before %+v", st, before)
 	}
 }
 

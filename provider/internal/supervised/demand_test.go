@@ -3,6 +3,8 @@ package supervised
 import (
 	"testing"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // The demand doubles with misses, goes back in calm times, and ends in quiet ones, until the next request.
@@ -54,19 +56,20 @@ func TestPlanBoot(t *testing.T) {
 		boots bool
 	}{
 		"at rest":                         {&stock{created: past}, true},
-		"enough":                          {&stock{created: past, demand: demand{asked: now}}, false},
+		"enough":                          {&stock{created: past, kinds: []*kind{{demand: demand{asked: now}}}}, false},
 		"a Create":                        {&stock{created: past, creates: 1}, false},
 		"just after a Create":             {&stock{created: now}, false},
 		"a Create, and short for long":    {&stock{created: now, creates: 1, short: past}, true},
-		"short for long, after a failure": {&stock{created: past, short: past, retry: now.Add(time.Minute)}, false},
+		"short for long, after a failure": {&stock{created: past, short: past, kinds: []*kind{{demand: newDemand(1, now), retry: now.Add(time.Minute)}}}, false},
 	} {
 		s := one.stock
-		if s.demand.asked.IsZero() {
-			s.demand = newDemand(1, now)
+		if s.kinds == nil {
+			s.kinds = []*kind{newKind(atoll.Resources{}, newDemand(1, now))}
 		}
+		s.opts.Max = 1
 		surplus, rest := s.planBoot()
-		if (rest == 0) != one.boots || s.booting != one.boots || len(surplus) > 0 || rest > time.Hour {
-			t.Errorf("%s: rest %s, booting %t, want %t", name, rest, s.booting, one.boots)
+		if (rest == 0) != one.boots || (s.booting != nil) != one.boots || len(surplus) > 0 || rest > time.Hour {
+			t.Errorf("%s: rest %s, booting %v, want %t", name, rest, s.booting, one.boots)
 		}
 	}
 }

@@ -19,13 +19,13 @@ var (
 		"Image": {Image: "x"}, "Pull": {Pull: atoll.PullAlways}, "Workspace": {Workspace: atoll.WorkspaceRef{Name: "x"}}, "Mounts": {Mounts: []atoll.Mount{{Target: "/x"}}},
 		"Network": {Network: atoll.Network{Mode: atoll.NetworkOn}}, "ReadOnlyRoot": {ReadOnlyRoot: true}, "Cache": {Cache: true},
 		"CachePaths": {CachePaths: []string{"x"}}, "NoStart": {NoStart: true}, "Snapshot": {Snapshot: "x"},
-		"Resources": {Resources: atoll.Resources{Memory: 1 << 20}}, "Ports": {Ports: []atoll.Port{{Port: 1, Publish: true}}},
+		"Resources": {Resources: atoll.Resources{GPUs: "all"}}, "Ports": {Ports: []atoll.Port{{Port: 1, Publish: true}}},
 	}
 )
 
-// A Create takes a booted sandbox only if the sandbox can get all of the spec.
+// A Create takes a booted sandbox only if the sandbox can get all of the spec, or has it from its boot: its limits.
 func TestBootShape(t *testing.T) {
-	stock := bootShape(&atoll.Spec{Resources: atoll.Resources{Disk: atoll.DefaultDisk}}, "host")
+	stock := bootShape(&atoll.Spec{}, "host")
 	fits := func(spec atoll.Spec) bool { return bootShape(spec.WithDefaults(), "host") == stock }
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[atoll.Spec]()) {
 		after, isAfter := afterBoot[field.Name]
@@ -41,12 +41,11 @@ func TestBootShape(t *testing.T) {
 	}
 	for want, all := range map[bool][]atoll.Spec{
 		true: {
-			{}, {Image: "host"}, {Resources: atoll.Resources{Memory: atoll.DefaultMemory}},
-			{Ports: []atoll.Port{{Port: 1}}},
+			{}, {Image: "host"}, {Ports: []atoll.Port{{Port: 1}}},
+			{Resources: atoll.Resources{CPUs: 1}}, {Resources: atoll.Resources{Processes: 50}}, {Resources: atoll.Resources{Disk: 1 << 20}}, {Resources: atoll.Resources{Memory: atoll.Unlimited}},
 		},
 		false: {
-			{Resources: atoll.Resources{CPUs: 1}}, {Resources: atoll.Resources{Processes: 50}}, {Resources: atoll.Resources{Disk: 1 << 20}}, {Resources: atoll.Resources{Memory: atoll.Unlimited}},
-			{Resources: atoll.Resources{GPUs: "all"}}, {Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "x"}},
+			{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "x"}},
 		},
 	} {
 		for _, spec := range all {

@@ -19,7 +19,8 @@ import (
 type Stock struct {
 	// Max is the most of them at a time; 0 means none. Their number follows the demand.
 	Max int
-	// Spec is the spec of the sandboxes. A Create gets one if its spec differs only in what a sandbox can get after its boot.
+	// Spec is the spec of the sandboxes. A Create gets one if its spec differs only in what a sandbox can get after its boot,
+	// and in limits that other calls of Create had, too.
 	Spec atoll.Spec
 	// Image is the name of the image of a spec without one.
 	Image string
@@ -39,22 +40,21 @@ type stock struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	demand  demand
+	kinds   []*kind             // at least one; the first has the limits of opts.Spec
 	ready   []*bootedSupervisor // oldest first
-	booting bool
-	booted  chan struct{} // closed at the end of the next boot
-	waiting bool          // a Create waits for the sandbox that boots
-	creates int           // calls of Create in progress, which come first
-	created time.Time     // when the last of them returned
-	short   time.Time     // since when fewer are ready than wanted; zero if enough are
-	retry   time.Time     // no boot before, after a failure
-	pause   time.Duration // after the next failure
+	booting *kind               // nil if none boots
+	booted  chan struct{}       // closed at the end of the next boot
+	waiting bool                // a Create waits for the sandbox that boots
+	creates int                 // calls of Create in progress, which come first
+	created time.Time           // when the last of them returned
+	short   time.Time           // since when fewer are ready than wanted; zero if enough are
 	stats   atoll.Stock
 }
 
 // A bootedSupervisor waits for a sandbox, whose engine has booted already.
 type bootedSupervisor struct {
 	*spareSupervisor
+	kind  *kind
 	begun *statedir.Begun // becomes the sandbox's directory
 	run   string          // its run directory
 }
@@ -72,9 +72,9 @@ const (
 )
 
 func newStock(p *Provider) *stock {
-	s := &stock{p: p, opts: p.opts.Stock, wake: make(chan struct{}, 1), booted: make(chan struct{}), pause: firstPause}
+	s := &stock{p: p, opts: p.opts.Stock, wake: make(chan struct{}, 1), booted: make(chan struct{})}
 	s.quit, s.stop = context.WithCancel(context.Background())
-	s.demand = newDemand(s.opts.Max, time.Now())
+	s.kinds = []*kind{newKind(s.opts.Spec.Resources.WithDefaults(), newDemand(s.opts.Max, time.Now()))}
 	s.shape = bootShape(&s.opts.Spec, s.opts.Image)
 	if s.opts.Max > 0 {
 		s.work.Go(s.fillForever)
@@ -82,15 +82,15 @@ func newStock(p *Provider) *stock {
 	return s
 }
 
-// bootShape returns a text that is equal for two specs if they differ only in what a sandbox can get after its boot. image
-// is the name of the default image.
+// bootShape returns a text that is equal for two specs if they differ only in limits and in what a sandbox can get after its
+// boot. image is the name of the default image.
 func bootShape(spec *atoll.Spec, image string) string {
 	s := *spec
 	s.ID, s.Name, s.Project, s.Provider, s.Labels = "", "", "", "", nil
 	s.Cmd, s.Env, s.Workdir, s.User, s.TTY, s.OpenStdin = nil, nil, "", "", nil, false
 	s.TTL, s.IdleStop, s.IdleRemove, s.AutoRemove = 0, 0, false, false
 	s.System = atoll.System{}
-	s.Resources = s.Resources.WithDefaults()
+	s.Resources = atoll.Resources{GPUs: s.Resources.GPUs}
 	if !s.Publishes() {
 		s.Ports = nil
 	}
@@ -144,21 +144,25 @@ func (s *stock) takeFor(ctx context.Context, spec *atoll.Spec) (*bootedSuperviso
 		return nil, nil
 	}
 	counts := !spec.System.Warm // otherwise a pool asks, which has statistics of its own
-	if bootShape(spec, s.opts.Image) != s.shape || s.p.dir.Volumes().Has(spec.Project, statedir.DataVolume(spec.ID)) {
+	var k *kind
+	if bootShape(spec, s.opts.Image) == s.shape && !s.p.dir.Volumes().Has(spec.Project, statedir.DataVolume(spec.ID)) {
+		k = s.findKind(spec.Resources.WithDefaults(), counts)
+	}
+	if k == nil {
 		s.countUnmatched(counts)
 		return nil, nil
 	}
 	for waited := false; ; {
-		b, boots := s.popBooted(!waited)
+		b, boots := s.popBooted(k, !waited)
 		switch {
 		case b != nil && b.checkAlive() == nil:
-			s.countRequest(counts, false)
+			s.countRequest(k, counts, false)
 			return b, nil
 		case b != nil:
 			s.removeBooted(b)
 			continue
 		case boots == nil:
-			s.countRequest(counts, true)
+			s.countRequest(k, counts, true)
 			return nil, nil
 		}
 		waited = true
@@ -171,15 +175,30 @@ func (s *stock) takeFor(ctx context.Context, spec *atoll.Spec) (*bootedSuperviso
 	}
 }
 
-// popBooted returns the oldest booted sandbox. If there is none, and one boots for which nobody waits, it returns a channel
-// that is closed at the end of that boot; but only if wait is true.
-func (s *stock) popBooted(wait bool) (b *bootedSupervisor, boots <-chan struct{}) {
+// findKind returns the kind with these limits, or nil if it is new. If learn is true, the stock has it from the next request on.
+func (s *stock) findKind(limits atoll.Resources, learn bool) *kind {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case len(s.ready) > 0:
-		b, s.ready = s.ready[0], s.ready[1:]
-	case wait && s.booting && !s.waiting:
+	for _, k := range s.kinds {
+		if k.limits == limits {
+			return k
+		}
+	}
+	if learn {
+		s.kinds = addKind(s.kinds, newKind(limits, demand{most: s.opts.Max, asked: time.Now()}))
+	}
+	return nil
+}
+
+// popBooted returns the oldest booted sandbox of a kind. If there is none, and one boots for which nobody waits, it returns a
+// channel that is closed at the end of that boot; but only if wait is true.
+func (s *stock) popBooted(k *kind, wait bool) (b *bootedSupervisor, boots <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.ready, func(b *bootedSupervisor) bool { return b.kind == k }); i >= 0 {
+		b = s.ready[i]
+		s.ready = slices.Delete(s.ready, i, i+1)
+	} else if wait && s.booting == k && !s.waiting {
 		s.waiting = true
 		boots = s.booted
 	}
@@ -187,10 +206,10 @@ func (s *stock) popBooted(wait bool) (b *bootedSupervisor, boots <-chan struct{}
 }
 
 // countRequest adapts the demand to a request, which counts in the statistics if counts is true.
-func (s *stock) countRequest(counts, missed bool) {
+func (s *stock) countRequest(k *kind, counts, missed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.demand.noteRequest(missed, time.Now())
+	k.noteRequest(missed, time.Now())
 	switch {
 	case counts && missed:
 		s.stats.Misses++
@@ -257,24 +276,31 @@ func (s *stock) fillForever() {
 	}
 }
 
-// planBoot returns the booted sandboxes that are too many or have died, and the time until the next one may boot; 0 means that it does now.
+// planBoot returns the booted sandboxes that are too many or have died, and the time until the next one may boot; 0 means that
+// one of the kind booting does now.
 func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.demand.noteTime(time.Now())
-	for i, b := range slices.Backward(s.ready) {
-		if i >= s.demand.want || b.checkAlive() != nil {
-			surplus, s.ready = append(surplus, b), slices.Delete(s.ready, i, i+1)
+	now := time.Now()
+	s.kinds = ageKinds(s.kinds, now)
+	missing := shareStock(s.kinds, s.opts.Max)
+	s.ready = slices.DeleteFunc(s.ready, func(b *bootedSupervisor) bool {
+		if missing[b.kind] == 0 || b.checkAlive() != nil {
+			surplus = append(surplus, b)
+			return true
 		}
-	}
-	if len(s.ready) >= s.demand.want {
+		missing[b.kind]--
+		return false
+	})
+	next := chooseKind(s.kinds, missing, now)
+	if next == nil {
 		s.short = time.Time{}
 		return surplus, roomInterval
 	}
 	if s.short.IsZero() {
-		s.short = time.Now()
+		s.short = now
 	}
-	wait := time.Until(s.retry)
+	wait := time.Until(next.retry)
 	if patience := time.Until(s.short.Add(shortest)); patience > 0 && s.creates > 0 {
 		wait = max(wait, patience)
 	} else if patience > 0 {
@@ -286,26 +312,27 @@ func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
 	case wait > 0:
 		return surplus, min(wait, roomInterval)
 	}
-	s.booting = true
+	s.booting = next
 	return surplus, 0
 }
 
-// bootOne boots a sandbox and adds it to the stock.
+// bootOne boots a sandbox of the kind booting and adds it to the stock.
 func (s *stock) bootOne() {
-	b, err := s.bootSandbox()
+	k := s.booting // only this goroutine changes it
+	b, err := s.bootSandbox(k)
 	added := err == nil && s.addBooted(b)
 	s.mu.Lock()
-	s.booting, s.waiting = false, false
+	s.booting, s.waiting = nil, false
 	close(s.booted)
 	s.booted = make(chan struct{})
 	s.stats.Problem = ""
 	switch {
 	case err == nil:
 		s.stats.Created++
-		s.pause = firstPause
+		k.pause = firstPause
 	case s.quit.Err() == nil:
 		s.stats.Problem = err.Error()
-		s.retry, s.pause = time.Now().Add(s.pause), min(2*s.pause, longestPause)
+		k.retry, k.pause = time.Now().Add(k.pause), min(2*k.pause, longestPause)
 	}
 	s.mu.Unlock()
 	if err == nil && !added {
@@ -313,12 +340,14 @@ func (s *stock) bootOne() {
 	}
 }
 
-// bootSandbox boots a sandbox without an identity.
-func (s *stock) bootSandbox() (_ *bootedSupervisor, err error) {
+// bootSandbox boots a sandbox of a kind, without an identity.
+func (s *stock) bootSandbox(k *kind) (_ *bootedSupervisor, err error) {
 	ctx, cancel := context.WithTimeout(s.quit, bootTimeout)
 	defer cancel()
 	p, id := s.p, atoll.NewID()
-	spec, err := s.opts.Spec.Complete(p.opts.Info.Name)
+	limited := s.opts.Spec
+	limited.Resources = k.limits
+	spec, err := limited.Complete(p.opts.Info.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +365,7 @@ func (s *stock) bootSandbox() (_ *bootedSupervisor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bootedSupervisor{spareSupervisor: spare}
+	b := &bootedSupervisor{spareSupervisor: spare, kind: k}
 	rec.Cgroup = spare.path
 	defer func() {
 		if err != nil {
@@ -443,8 +472,11 @@ func (p *Provider) Stock() atoll.Stock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Spec, st.Max, st.Want, st.Ready = *s.opts.Spec.Clone(), s.opts.Max, s.demand.want, len(s.ready)
-	if s.booting {
+	st.Spec, st.Max, st.Ready = *s.opts.Spec.Clone(), s.opts.Max, len(s.ready)
+	for _, n := range shareStock(s.kinds, s.opts.Max) {
+		st.Want += n
+	}
+	if s.booting != nil {
 		st.Booting = 1
 	}
 	return st
