@@ -35,7 +35,7 @@ func makeInputs(ctx context.Context, dir string) error {
 	)
 }
 
-// program imports 60 packages of Go's standard library, with those that they import.
+// program needs about 60 packages of Go's standard library.
 const program = `package main
 
 import (

@@ -43,21 +43,25 @@ func ageKinds(kinds []*kind, now time.Time) []*kind {
 	return slices.DeleteFunc(kinds, func(k *kind) bool { return k != first && now.Sub(k.asked) > quietTime })
 }
 
-// shareStock returns how many sandboxes of each kind there should be: as many as it wants, but those that were asked for last
-// come first, and all together are not more than most.
-func shareStock(kinds []*kind, most int) map[*kind]int {
+// shareStock returns how many sandboxes of each kind there should be, and not more than most together: one of each that wants
+// any, then as many more as each wants.
+func shareStock(kinds []*kind, most int, now time.Time) map[*kind]int {
 	share := make(map[*kind]int, len(kinds))
-	for _, k := range sortByRequest(kinds) {
-		share[k] = min(k.want, most)
-		most -= share[k]
+	sorted := sortKinds(kinds, now)
+	for _, enough := range []int{1, most} {
+		for _, k := range sorted {
+			n := min(k.want-share[k], enough, most)
+			share[k] += n
+			most -= n
+		}
 	}
 	return share
 }
 
-// chooseKind returns the kind to boot next, of those of which some are missing: the one that was asked for last, unless its
-// last boot has failed just now. It returns nil if none is missing.
+// chooseKind returns the kind to boot next, of those of which some are missing: the first one, unless its last boot has failed
+// just now. It returns nil if none is missing.
 func chooseKind(kinds []*kind, missing map[*kind]int, now time.Time) (next *kind) {
-	for _, k := range sortByRequest(kinds) {
+	for _, k := range sortKinds(kinds, now) {
 		if missing[k] > 0 && (next == nil || next.retry.After(now) && k.retry.Before(next.retry)) {
 			next = k
 		}
@@ -65,7 +69,14 @@ func chooseKind(kinds []*kind, missing map[*kind]int, now time.Time) (next *kind
 	return next
 }
 
-// sortByRequest returns the kinds, the one that was asked for last first.
-func sortByRequest(kinds []*kind) []*kind {
-	return slices.SortedStableFunc(slices.Values(kinds), func(a, b *kind) int { return b.asked.Compare(a.asked) })
+// sortKinds returns first the kinds that were asked for within calmTime, in the order of kinds: if it changed with each request, a
+// small stock would remove a sandbox for each. The others follow, the one that was asked for last first.
+func sortKinds(kinds []*kind, now time.Time) []*kind {
+	since := now.Add(-calmTime)
+	return slices.SortedStableFunc(slices.Values(kinds), func(a, b *kind) int {
+		if a.asked.After(since) && b.asked.After(since) {
+			return 0
+		}
+		return b.asked.Compare(a.asked)
+	})
 }

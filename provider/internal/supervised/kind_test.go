@@ -7,7 +7,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A stock learns limits at the second request for them, forgets them after an hour, and boots first what was asked for last.
+// A stock learns limits at the second request for them, forgets them after an hour, and has one sandbox of each before it has more of
+// one.
 func TestKinds(t *testing.T) {
 	now := time.Now()
 	s := &stock{opts: Stock{Max: 3}, kinds: []*kind{newKind(atoll.Resources{}, newDemand(3, now.Add(-time.Minute)))}}
@@ -25,15 +26,21 @@ func TestKinds(t *testing.T) {
 	s.countRequest(k, true, true)
 	check := func(what string, wantFirst, wantSmall int, next *kind) {
 		t.Helper()
-		share := shareStock(s.kinds, s.opts.Max)
+		share := shareStock(s.kinds, s.opts.Max, now)
 		if got := chooseKind(s.kinds, share, now); share[first] != wantFirst || share[k] != wantSmall || got != next {
 			t.Errorf("%s: %d and %d sandboxes, and %+v next, want %d, %d and %+v", what, share[first], share[k], got, wantFirst, wantSmall, next)
 		}
 	}
-	check("after the second request", 1, 1, k)
+	check("after the second request", 1, 1, first)
 	s.countRequest(k, true, true)
 	s.countRequest(k, true, true)
-	check("after many", 0, 3, k)
+	check("after many", 1, 2, first)
+	s.opts.Max = 1
+	check("with room for one", 1, 0, first)
+	first.asked = now.Add(-2 * calmTime)
+	check("with room for one, and none asks for the default", 0, 1, k)
+	s.opts.Max = 3
+	check("none asks for the default", 1, 2, k)
 	s.countRequest(first, true, false)
 	check("after one for the default", 1, 2, first)
 	first.retry = now.Add(time.Minute)

@@ -283,7 +283,7 @@ func (s *stock) planBoot() (surplus []*bootedSupervisor, rest time.Duration) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.kinds = ageKinds(s.kinds, now)
-	missing := shareStock(s.kinds, s.opts.Max)
+	missing := shareStock(s.kinds, s.opts.Max, now)
 	s.ready = slices.DeleteFunc(s.ready, func(b *bootedSupervisor) bool {
 		if missing[b.kind] == 0 || b.checkAlive() != nil {
 			surplus = append(surplus, b)
@@ -473,7 +473,7 @@ func (p *Provider) Stock() atoll.Stock {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Spec, st.Max, st.Ready = *s.opts.Spec.Clone(), s.opts.Max, len(s.ready)
-	for _, n := range shareStock(s.kinds, s.opts.Max) {
+	for _, n := range shareStock(s.kinds, s.opts.Max, time.Now()) {
 		st.Want += n
 	}
 	if s.booting != nil {
