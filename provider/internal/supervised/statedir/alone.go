@@ -27,7 +27,7 @@ func takeLockAlone(f *os.File) error {
 	}
 }
 
-// isLockedAlone is isLocked with a lock that can be shared.
+// isLockedAlone is isLocked for an open file, with a lock that can be shared.
 func isLockedAlone(f *os.File) bool {
 	err := tryFileLock(f, false)
 	if errors.Is(err, ErrBusy) {

@@ -18,10 +18,15 @@ func takeLock(f *os.File) error {
 	return err
 }
 
-// isLocked reports whether any process has the supervisor's lock. It asks for the lock's
-// state and never takes the lock.
-func isLocked(f *os.File) bool {
+// isLocked reports whether any process has the supervisor's lock at path. It asks for the lock's
+// state and never takes the lock. A list asks once per sandbox: an os.File would need twice the system calls.
+func isLocked(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
-	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &whole)
+	err = unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &whole)
 	return err == nil && whole.Type != unix.F_UNLCK
 }

@@ -5,4 +5,12 @@ package statedir
 import "os"
 
 func takeLock(f *os.File) error { return takeLockAlone(f) }
-func isLocked(f *os.File) bool  { return isLockedAlone(f) }
+
+func isLocked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return isLockedAlone(f)
+}

@@ -121,13 +121,6 @@ func (d Dir) Supervisor(id string) (holder Identity, err error) {
 
 // Alive reports whether the sandbox has a supervisor. Looking does not keep a supervisor
 // from starting.
-func (d Dir) Alive(id string) bool {
-	f, err := os.Open(d.supervisorLockPath(id))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return isLocked(f)
-}
+func (d Dir) Alive(id string) bool { return isLocked(d.supervisorLockPath(id)) }
 
 func (d Dir) supervisorLockPath(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }
