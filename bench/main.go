@@ -163,6 +163,7 @@ const (
 	viaWarm       = "atoll, API client and server, a sandbox that was ready"
 	viaExec       = "for comparison: atoll exec in a live sandbox"
 	bareRunsc     = "runsc, bare"
+	largeRunsc    = "runsc, bare, its file in large pages"
 	viaDocker     = "docker"
 	viaDurable    = "atoll, API client and server, a durable command"
 	viaShell      = "a shell inside, fork and exec"

@@ -195,17 +195,40 @@ func isPrefix(s string) bool {
 // findSandbox returns the sandbox with an id, a name, or a unique prefix of an id.
 func (c *connection) findSandbox(ctx context.Context, ref string) (atoll.Sandbox, error) {
 	sb, err := c.resolveReference(ctx, ref)
+	return sb, c.checkFound(ctx, ref, sb, err)
+}
+
+// findStatus is findSandbox with the status: one request if ref is a name.
+func (c *connection) findStatus(ctx context.Context, ref string) (sb atoll.Sandbox, st atoll.Status, err error) {
+	if isName(ref) {
+		sb, st, err = c.client.Find(ctx, c.project, ref)
+		return sb, st, c.checkFound(ctx, ref, sb, err)
+	}
+	if sb, err = c.findSandbox(ctx, ref); err == nil {
+		st, err = sb.Status(ctx)
+	}
+	return sb, st, err
+}
+
+// checkFound records the reference to a sandbox that was found, and returns err with advice.
+func (c *connection) checkFound(ctx context.Context, ref string, sb atoll.Sandbox, err error) error {
 	switch {
 	case err == nil:
 		c.named.addReference(sb.ID(), ref)
 	case atoll.KindOf(err) == atoll.ErrNotFound:
-		return nil, c.unknownSandbox(ctx, ref)
+		return c.unknownSandbox(ctx, ref)
 	}
-	return sb, err
+	return err
+}
+
+// isName reports whether ref can only be a name: neither an id nor the beginning of one.
+func isName(ref string) bool {
+	_, err := atoll.NormalizeID(ref)
+	return err != nil && atoll.ValidName(ref) && !isPrefix(strings.ToLower(ref))
 }
 
 func (c *connection) resolveReference(ctx context.Context, ref string) (atoll.Sandbox, error) {
-	if _, err := atoll.NormalizeID(ref); err != nil && atoll.ValidName(ref) && !isPrefix(strings.ToLower(ref)) { // a name: one request, not two
+	if isName(ref) { // one request, not two
 		id, err := c.client.Resolve(ctx, c.project, ref)
 		if err != nil {
 			return nil, err

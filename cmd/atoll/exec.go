@@ -94,7 +94,7 @@ func (f *execFlags) runCommand(a *app, cmd *cobra.Command, ref string) error {
 
 // runAttended runs the command and waits for its end, unless it is detached.
 func (f *execFlags) runAttended(s *console, c *connection, ref string) (id string, exit atoll.Exit, err error) {
-	sb, err := c.findSandbox(s.ctx, ref)
+	sb, st, err := c.findStatus(s.ctx, ref)
 	if err != nil {
 		return "", exit, s.breakCause(err)
 	}
@@ -110,10 +110,6 @@ func (f *execFlags) runAttended(s *console, c *connection, ref string) (id strin
 		return "", exit, err
 	}
 	f.cmd.Stdin, f.cmd.Stdout, f.cmd.Stderr = s.stdin, s.stdout, s.stderr
-	st, err := sb.Status(s.ctx)
-	if err != nil {
-		return "", exit, s.breakCause(err)
-	}
 	locateWorkspace(s.ctx, c, &st.Spec)
 	shared := readHostFiles(&st.Spec)
 	began := time.Now()

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/config/stack"
+	"github.com/seed46cd37a8/atoll/internal/pagecache"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
@@ -126,6 +127,7 @@ func (a *app) runServer(ctx context.Context, destroy bool) error {
 		return err
 	}
 	defer ls.closeListeners()
+	go loadClient()
 	metrics, err := trace.NewMetrics()
 	if err != nil {
 		return err
@@ -180,6 +182,13 @@ func (a *app) runServer(ctx context.Context, destroy bool) error {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), p))
 	}
 	return errors.Join(err, p.Close())
+}
+
+// loadClient makes the commands that use this server start faster: they run the client that has started it.
+func loadClient() {
+	if startedBy != "" {
+		_ = pagecache.Reload(startedBy)
+	}
 }
 
 // A browserAccess has what browsers may do at a server.

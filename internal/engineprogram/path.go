@@ -2,7 +2,11 @@
 
 package engineprogram
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/seed46cd37a8/atoll/internal/pagecache"
+)
 
 // opened are the programs that this process uses, by the directory of their files. They stay open as long as it runs.
 var (
@@ -17,6 +21,7 @@ func Path(dir string) (string, error) {
 	defer mu.Unlock()
 	exe := opened[dir]
 	if exe != nil && exe.hasFile() {
+		_ = pagecache.Load(exe.file) // the system may have dropped its pages
 		return exe.path, nil
 	}
 	exe, err := (program{packed, sum}).openFile(dir)

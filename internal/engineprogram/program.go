@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/pagecache"
 )
 
 // name is the name of the program's file.
@@ -61,6 +62,7 @@ func (p program) openFile(dir string) (*executable, error) {
 	for range 3 { // another version may remove it between two steps
 		f, err := openLocked(path)
 		if err == nil {
+			_ = pagecache.Load(f)
 			return &executable{path, f}, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {

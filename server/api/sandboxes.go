@@ -45,13 +45,14 @@ func sandboxRoutes() []Route {
 			Reply: eventsOf[atoll.Event](), serve: (*Handler).serveWatch,
 		},
 		{
-			Method: "GET", Path: "/v1/resolve", Name: "resolveSandbox", Tag: "sandboxes", Summary: "Find the id for a name, or check an id",
+			Method: "GET", Path: "/v1/resolve", Name: "resolveSandbox", Tag: "sandboxes", Summary: "Find a sandbox by its name or id",
+			Doc: "With the header `Prefer: return=minimal` the response has only the `id`.",
 			Params: []Param{
 				{Name: "id", Type: "string", Doc: "an id; the reply has its canonical form"},
 				{Name: "name", Type: "string", Doc: "a name, or an id"},
 				{Name: "project", Type: "string", Doc: "the project of the name"},
 			},
-			Reply: jsonOf[wire.IDReply](), serve: (*Handler).serveResolve,
+			Reply: jsonOf[atoll.Status](), serve: (*Handler).serveResolve,
 		},
 		{
 			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "getSandbox", Tag: "sandboxes", Summary: "Get the status of a sandbox",
@@ -92,10 +93,7 @@ func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var reply any = wire.IDReply{ID: sb.ID()}
-	if r.Header.Get(wire.PreferHeader) != wire.PreferMinimal {
-		reply, err = sb.Status(r.Context())
-	}
+	reply, err := describeSandbox(r, sb)
 	if err = cmp.Or(r.Context().Err(), err); err != nil { // the client will not learn the id
 		h.removeAbandoned(r.Context(), sb, spec.ID == "")
 		return err
@@ -180,8 +178,20 @@ func (h *Handler) serveResolve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, wire.IDReply{ID: sb.ID()})
+	reply, err := describeSandbox(r, sb)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, reply)
 	return nil
+}
+
+// describeSandbox returns the status of a sandbox, or only its id if the client prefers that.
+func describeSandbox(r *http.Request, sb atoll.Sandbox) (any, error) {
+	if r.Header.Get(wire.PreferHeader) == wire.PreferMinimal {
+		return wire.IDReply{ID: sb.ID()}, nil
+	}
+	return sb.Status(r.Context())
 }
 
 func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) error {

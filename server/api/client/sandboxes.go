@@ -107,7 +107,7 @@ func (c *Client) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
 	var reply wire.IDReply
-	err = c.callServer(ctx, call{op: "get", id: id, path: "/v1/resolve", query: url.Values{"id": {norm}}, reply: &reply})
+	err = c.callServer(ctx, call{op: "get", id: id, path: "/v1/resolve", query: url.Values{"id": {norm}}, reply: &reply, minimal: true})
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +116,38 @@ func (c *Client) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 
 // Resolve implements atoll.Resolver.
 func (c *Client) Resolve(ctx context.Context, project, name string) (string, error) {
+	var reply wire.IDReply
+	q := resolveCall(project, name)
+	q.reply, q.minimal = &reply, true
+	err := c.callServer(ctx, q)
+	return reply.ID, err
+}
+
+// Find returns the sandbox with a name in a project, and its status, in one request. With "" the project is the default one
+// of the token.
+func (c *Client) Find(ctx context.Context, project, name string) (atoll.Sandbox, atoll.Status, error) {
+	var st atoll.Status
+	q := resolveCall(project, name)
+	q.reply, q.replyLimit = &st, maxSpecReply
+	if err := c.callServer(ctx, q); err != nil {
+		return nil, st, err
+	}
+	sb := c.Sandbox(st.ID)
+	if st.State == "" { // an older server returns the id only
+		var err error
+		st, err = sb.Status(ctx)
+		return sb, st, err
+	}
+	return sb, st, nil
+}
+
+// resolveCall returns the request for the sandbox with a name.
+func resolveCall(project, name string) call {
 	q := url.Values{"name": {name}}
 	if project != "" {
 		q.Set("project", project)
 	}
-	var reply wire.IDReply
-	err := c.callServer(ctx, call{op: "get", id: name, path: "/v1/resolve", query: q, reply: &reply})
-	return reply.ID, err
+	return call{op: "get", id: name, path: "/v1/resolve", query: q}
 }
 
 // Sandbox returns a handle for the sandbox with that id. It does not check that the sandbox exists;

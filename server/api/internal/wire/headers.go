@@ -9,7 +9,7 @@ import (
 // The headers that the API adds to HTTP.
 const (
 	PreferHeader    = "Prefer"          // of requests (RFC 7240)
-	PreferMinimal   = "return=minimal"  // its value in a create whose response needs only the id
+	PreferMinimal   = "return=minimal"  // its value in a request whose response needs only the id
 	RequestIDHeader = "X-Request-Id"    // of requests and responses: identifies a request in logs and errors
 	OffsetHeader    = "Atoll-Offset"    // of process output: offset of the first byte in the body
 	FileInfoHeader  = "Atoll-File-Info" // of a file: its FileInfo, as ASCII JSON
