@@ -813,7 +813,7 @@ var dependencies = map[string]struct {
 	"golang.org/x/crypto/x509roots/fallback":  {"root certificates for systems without any, such as images from scratch", []string{"cmd/atoll"}},
 	"golang.org/x/mod":                        {"versions of releases", []string{"cmd/atoll"}},
 	"golang.org/x/net":                        {"host names in DNS form, and reading HTML", []string{"internal/usernet", "packaging/site"}},
-	"golang.org/x/sync":                       {"groups of goroutines, and calls that callers share", []string{"layer/authz", "machine/image", "provider/kubernetes", "storage/filesync"}},
+	"golang.org/x/sync":                       {"groups of goroutines, and calls that callers share", []string{"bench", "layer/authz", "machine/image", "provider/kubernetes", "storage/filesync"}},
 	"golang.org/x/tools":                      {"types of packages for other systems", []string{"internal/testing/check"}},
 	"golang.org/x/term":                       {"raw mode of terminals", []string{"cmd/atoll"}},
 	"golang.org/x/sys":                        {"system calls that package syscall lacks", nil},

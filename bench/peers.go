@@ -12,7 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -280,11 +280,10 @@ func (b *bench) runscPeers(ctx context.Context) (p peerMethods, _ func() error, 
 	if err != nil {
 		return p, r.removeAll, err
 	}
-	n := 0
+	var n atomic.Int64
 	runOnce := func(r bareRuntime) func(ctx context.Context) (time.Duration, error) {
 		return func(ctx context.Context) (time.Duration, error) {
-			n++
-			return untilFirst(r.makeCommand(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
+			return untilFirst(r.makeCommand(ctx, "run", "--bundle", once, fmt.Sprintf("once-%d", n.Add(1))), nil)
 		}
 	}
 	p.create = []method{{bareRunsc, runOnce(r)}, {largeRunsc, runOnce(large)}}
