@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // newProgram returns a program that says what it is: a copy of echo, with text at its end.
@@ -145,4 +146,27 @@ func TestOpenMemory(t *testing.T) {
 			t.Error("the sealed file can be written")
 		}
 	}
+}
+
+// A program that the system has dropped from memory is there as a whole when it is opened again.
+func TestPagesOfProgram(t *testing.T) {
+	dir := t.TempDir()
+	p := newProgram(t, "one")
+	f := openProgram(t, p, dir).file
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	again := openProgram(t, p, dir)
+	info, err := again.file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Cachestat_t
+	if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Len: uint64(info.Size())}, &st, 0); err != nil {
+		t.Skip("cachestat: ", err) // the kernel is older than 6.5
+	}
+	if got := int64(st.Cache) * int64(os.Getpagesize()); got < info.Size() {
+		t.Errorf("%d bytes of %d are in memory", got, info.Size())
+	}
+	runProgram(t, again)
 }

@@ -3,43 +3,22 @@ package api_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/mock"
-	"github.com/seed46cd37a8/atoll/server/api"
-	"github.com/seed46cd37a8/atoll/server/api/client"
 )
 
 // Find returns a sandbox with its status, in one request. An older server returns the id only.
 func TestFind(t *testing.T) {
-	p, err := mock.New(mock.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	h, err := api.NewHandler(p, api.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
 	var requests []string
 	old := false
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c, url := dialMock(t, func(r *http.Request) {
 		requests = append(requests, r.URL.Path)
 		if old {
 			r.Header.Set("Prefer", "return=minimal")
 		}
-		h.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	c, err := client.New(t.Context(), client.Options{URL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	})
 	made, err := c.Create(t.Context(), &atoll.Spec{Name: "web", Project: "p", Image: "dir:/", Labels: map[string]string{"k": "v"}})
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +42,13 @@ func TestFind(t *testing.T) {
 			t.Errorf("project %q: %v", project, err)
 		}
 	}
-	req := httptest.NewRequest("GET", "/v1/resolve?id="+made.ID(), nil)
-	req.Header.Set("Prefer", "return=minimal")
-	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, req)
-	if body, _ := io.ReadAll(rec.Body); strings.TrimSpace(string(body)) != `{"id":"`+made.ID()+`"}` {
-		t.Errorf("minimal reply: %s", body)
+	old = true
+	reply, err := http.Get(url + "/v1/resolve?id=" + made.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	if body, err := io.ReadAll(reply.Body); err != nil || strings.TrimSpace(string(body)) != `{"id":"`+made.ID()+`"}` {
+		t.Errorf("minimal reply: %s, %v", body, err)
 	}
 }
