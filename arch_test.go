@@ -46,6 +46,17 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/volume":                "checking of volumes",
 	},
 	"provider/internal/supervised/files": {"internal/dirfs": "directories of the host"},
+	"provider/internal/hostroot": {
+		"internal/userdb":  "the machine's accounts",
+		"internal/process": "variables of an environment",
+	},
+	"provider/internal/hostroot/hostroottest": {},
+	"provider/internal/imagestore": {
+		"internal/userdb":                       "users of images",
+		"machine/image":                         "root file systems from images",
+		"provider/internal/supervised":          "the provider, and the users of images",
+		"provider/internal/supervised/statedir": "records of sandboxes",
+	},
 	"provider/internal/supervised/supervisor": {
 		"internal/gcdelay":                      "the end of a command's delay",
 		"server/api":                            "the API that supervisors serve",
@@ -459,6 +470,7 @@ var allowedImports = map[string]map[string]string{
 		"server/api":      "the routes",
 	},
 	"machine/guest": {
+		"internal/inroot":      "mounts below the root of the machine",
 		"agent/jobs":           "job runners",
 		"server/api":           "the API of the guest",
 		"server/api/client":    "the client",
@@ -515,9 +527,10 @@ var allowedImports = map[string]map[string]string{
 		"internal/fsutil":                         "locks of files",
 		"machine/image":                           "root file systems from images",
 		"provider/internal/cgroup":                "limits that the host enforces",
+		"provider/internal/hostroot":              "the environment of the machine's programs",
+		"provider/internal/imagestore":            "the images of sandboxes",
 		"provider/internal/supervised":            "supervisors of sandboxes",
 		"provider/internal/supervised/supervisor": "job options",
-		"provider/internal/supervised/statedir":   "records of images",
 		"internal/userdb":                         "users of a sandbox",
 		"provider/gvisor/internal/plan":           "the job of a supervisor",
 		"provider/gvisor/engine":                  "its own supervisors, without the tag embedengine",
@@ -528,19 +541,19 @@ var allowedImports = map[string]map[string]string{
 		"provider/gvisor/internal/sentry": "the supervisor of a sentry",
 	},
 	"provider/gvisor/internal/plan": {
-		"internal/process":                        "variables of an environment",
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"provider/internal/supervised/supervisor": "names of steps",
 	},
 	"provider/gvisor/internal/sentry": {
 		"provider/gvisor/internal/plan":           "the job",
 		"provider/gvisor/internal/pid1":           "the first process",
-		"provider/gvisor/internal/elf":            "the program that sets the hostname",
+		"provider/internal/elf":                   "the program that sets the hostname",
 		"internal/fsutil":                         "the list of processes in a snapshot",
 		"internal/treecopy":                       "the files of /work in a snapshot",
 		"internal/interpreter":                    "the error for a missing interpreter",
 		"machine/guest":                           "access to files behind the guest",
 		"internal/dirfs":                          "files behind the guest",
+		"provider/internal/hostroot":              "the machine's root file system",
 		"provider/internal/supervised/files":      "names of files behind the guest",
 		"provider/internal/supervised/supervisor": "the engine interface",
 		"provider/internal/supervised/statedir":   "paths of data volumes",
@@ -559,9 +572,53 @@ var allowedImports = map[string]map[string]string{
 	"provider/gvisor/internal/filters":          {},
 	"provider/gvisor/internal/filters/generate": {"provider/gvisor/internal/filters": "its function"},
 	"provider/gvisor/internal/umount":           {},
-	"provider/gvisor/internal/pid1":             {"provider/gvisor/internal/elf": "the executable"},
-	"provider/gvisor/internal/elf":              {},
+	"provider/gvisor/internal/pid1":             {"provider/internal/syslist": "lists of system calls"},
 	"provider/gvisor/internal/overlay":          {},
+
+	"internal/inroot":           {},
+	"provider/internal/elf":     {},
+	"provider/internal/syslist": {"provider/internal/elf": "the executable of the interpreter"},
+	"provider/native": {
+		"internal/userdb":                         "users of a sandbox",
+		"machine/image":                           "root file systems from images",
+		"provider/internal/cgroup":                "limits that the host enforces",
+		"provider/internal/hostroot":              "the environment of the machine's programs",
+		"provider/internal/imagestore":            "images of sandboxes",
+		"provider/internal/supervised":            "its sandboxes have supervisors",
+		"provider/internal/supervised/supervisor": "jobs",
+		"provider/native/internal/plan":           "the job of a supervisor",
+		"provider/native/engine":                  "its own supervisors, without the tag embedengine",
+	},
+	"provider/native/engine": {"provider/native/internal/keeper": "the supervisor"},
+	"provider/native/internal/plan": {
+		"provider/internal/cgroup":                "limits that the host enforces",
+		"provider/internal/supervised/supervisor": "names of steps",
+	},
+	"provider/native/internal/keeper": {
+		"internal/dirfs":                          "files that the guest serves",
+		"internal/inroot":                         "mounts below the root of the sandbox",
+		"internal/interpreter":                    "the error for a missing interpreter",
+		"internal/process":                        "the table of processes",
+		"internal/socket":                         "the connection to the guest",
+		"internal/userdb":                         "users of a sandbox",
+		"internal/usernet":                        "the network of a sandbox",
+		"machine/guest":                           "access to files behind the guest",
+		"provider/internal/cgroup":                "pauses, and out-of-memory kills",
+		"provider/internal/hostroot":              "the host's file system as an image",
+		"provider/internal/supervised/files":      "files on volumes",
+		"provider/internal/supervised/statedir":   "the data volume",
+		"provider/internal/supervised/supervisor": "it is the supervisor's engine",
+		"provider/internal/syslist":               "errors of calls inside",
+		"provider/native/internal/landlock":       "a wall around files",
+		"provider/native/internal/pid1":           "the first process",
+		"provider/native/internal/plan":           "the job of a supervisor",
+		"provider/native/internal/seccomp":        "the filter of system calls",
+		"provider/native/internal/vfork":          "the start of the first process",
+	},
+	"provider/native/internal/pid1":     {"provider/internal/syslist": "lists of system calls"},
+	"provider/native/internal/vfork":    {"provider/internal/syslist": "lists of system calls"},
+	"provider/native/internal/seccomp":  {},
+	"provider/native/internal/landlock": {},
 
 	"provider/providertest": {
 		"layer/intercept":          "interception of calls",
@@ -732,6 +789,7 @@ var allowedImports = map[string]map[string]string{
 	},
 	"cmd/atoll-guest":  {"machine/guest": "the supervisor's program"},
 	"cmd/atoll-engine": {"provider/gvisor/engine": "its processes"},
+	"cmd/atoll-native": {"provider/native/engine": "its processes"},
 	"bench": {
 		"layer/registry":    "reconciliation",
 		"layer/pool":        "reports on pools",
@@ -833,7 +891,7 @@ var dependencies = map[string]struct {
 }
 
 // testSupport lists the packages for tests, which may import package testing.
-var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
+var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/internal/hostroot/hostroottest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
 
 // A source is one Go file of this repository, in any of its modules.
 type source struct {

@@ -20,11 +20,15 @@ type stdioEnds struct {
 }
 
 // newEnds creates pipes, or a terminal, for cmd. A remote process gets pipes in any case.
-func newEnds(cmd *atoll.Command, remote bool) (*stdioEnds, error) {
+func (t *Table) newEnds(cmd *atoll.Command, remote bool) (*stdioEnds, error) {
 	e := &stdioEnds{}
 	var err error
 	if cmd.TTY != nil && !remote {
-		err = e.openTerminal(*cmd.TTY)
+		open := openPTY
+		if t.OpenTerminal != nil {
+			open = t.OpenTerminal
+		}
+		err = e.openTerminal(open, *cmd.TTY)
 	} else {
 		err = e.openPipes(cmd.Stdin != nil || cmd.OpenStdin || cmd.TTY != nil)
 	}
@@ -42,8 +46,8 @@ func newEnds(cmd *atoll.Command, remote bool) (*stdioEnds, error) {
 	return e, nil
 }
 
-func (e *stdioEnds) openTerminal(size atoll.Size) error {
-	master, replica, err := openPTY()
+func (e *stdioEnds) openTerminal(open func() (master, replica *os.File, err error), size atoll.Size) error {
+	master, replica, err := open()
 	if err != nil {
 		return err
 	}

@@ -73,6 +73,10 @@ type Table struct {
 	// first Start.
 	Remote bool
 
+	// OpenTerminal, if it is not nil, opens the terminals of processes: the master, in non-blocking
+	// mode, and the other side. Do not change it after the first Start.
+	OpenTerminal func() (master, replica *os.File, err error)
+
 	work sync.WaitGroup // starts in progress, pumps, deliveries
 
 	mu     sync.Mutex
@@ -120,7 +124,7 @@ func (t *Table) startProcess(ctx context.Context, id string, cmd *atoll.Command,
 		return nil, err
 	}
 	defer t.work.Done()
-	io, err := newEnds(cmd, remote)
+	io, err := t.newEnds(cmd, remote)
 	if err != nil {
 		t.forgetID(id)
 		return nil, atoll.E("exec", id, stdioKind(err), err)

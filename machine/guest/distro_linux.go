@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/inroot"
 	"github.com/seed46cd37a8/atoll/internal/mux"
 	"github.com/seed46cd37a8/atoll/internal/tartree"
 )
@@ -163,7 +164,7 @@ func (wslPlatform) prepareInit(s *Setup) error {
 		return err
 	}
 	for _, d := range s.Init.Disks {
-		at, err := openInRoot(newRoot, d.Mount, false)
+		at, err := inroot.Open(newRoot, d.Mount, false)
 		if err != nil {
 			return err
 		}

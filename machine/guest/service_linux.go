@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/inroot"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/procgroup"
 	"github.com/seed46cd37a8/atoll/machine/vm"
@@ -23,7 +24,7 @@ func mountInit(init *vm.Init) error {
 		return err
 	}
 	for _, d := range init.Disks {
-		at, err := openInRoot(newRoot, d.Mount, false)
+		at, err := inroot.Open(newRoot, d.Mount, false)
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-
+	"github.com/seed46cd37a8/atoll/internal/inroot"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
@@ -268,7 +268,7 @@ func (r *Root) makeReadOnly() error {
 }
 
 func (m *MachineDir) mountDir() error {
-	at, err := openInRoot(newRoot, m.Target, m.File)
+	at, err := inroot.Open(newRoot, m.Target, m.File)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (m *MachineDir) mountDir() error {
 
 // bindMount makes a directory below the new root appear at target, too.
 func bindMount(dir, target string) error {
-	from, err := openInRoot(newRoot, dir, false)
+	from, err := inroot.Open(newRoot, dir, false)
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@
 package gvisor
 
 import (
-	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -20,6 +20,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
+	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
+	"github.com/seed46cd37a8/atoll/provider/internal/imagestore"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
@@ -75,8 +77,7 @@ type Options struct {
 
 // A Provider makes gVisor sandboxes.
 type Provider struct {
-	*supervised.Provider
-	backend *backend
+	*imagestore.Provider
 }
 
 // New opens the state directory. It does not check whether sandboxes work here: Probe does,
@@ -94,17 +95,19 @@ func New(opts Options) (*Provider, error) {
 		opts.Platform = "systrap"
 	}
 	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: detectCaps()}
-	b := &backend{opts: opts, caps: info.Caps}
+	images := imagestore.NewBackend(imagestore.Options{
+		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
+	})
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: b, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
+		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
-		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: stockResources(opts.StockResources, info.Caps)}, Image: hostImage, HasRoom: opts.HasRoom},
+		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: stockResources(opts.StockResources, info.Caps)}, Image: imagestore.Host, HasRoom: opts.HasRoom},
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{p, b}, nil
+	return &Provider{imagestore.NewProvider(p, images)}, nil
 }
 
 // stockResources returns the limits in r that a provider with caps enforces.
@@ -130,19 +133,9 @@ func Version() string {
 	return "unknown"
 }
 
-// Prepare implements atoll.Preparer: it pulls the image.
-func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	if _, err := spec.Complete(p.Info().Name); err != nil {
-		return err
-	}
-	if isHost(spec.Image) || spec.Snapshot != "" {
-		return nil
-	}
-	_, err := p.backend.images.GetBy(ctx, spec.Pull, spec.Image, progress)
-	return err
-}
-
 var (
-	_ atoll.Provider = (*Provider)(nil)
-	_ atoll.Preparer = (*Provider)(nil)
+	_ atoll.Provider      = (*Provider)(nil)
+	_ atoll.Preparer      = (*Provider)(nil)
+	_ atoll.ImageStore    = (*Provider)(nil)
+	_ atoll.ImageResolver = (*Provider)(nil)
 )

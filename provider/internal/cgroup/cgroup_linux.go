@@ -130,7 +130,7 @@ func (g Group) Limit(l Limits) error {
 func (g Group) enableControllers() error {
 	dir := g.h.root
 	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
-		for _, controller := range []string{"+memory", "+cpu"} {
+		for _, controller := range []string{"+memory", "+cpu", "+pids"} {
 			err := g.h.write(filepath.Join(dir, "cgroup.subtree_control"), controller)
 			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // EINVAL: the machine has no such controller
 				return fmt.Errorf("enable %s: %w", controller[1:], err)
@@ -243,7 +243,7 @@ const removeTimeout = 5 * time.Second
 // nil if there is no such group.
 func (g Group) Remove() error {
 	var errs []error
-	for _, dir := range g.groupDirs() {
+	for _, dir := range slices.Concat(g.insideDirs(), g.groupDirs()) {
 		errs = append(errs, removeDir(dir))
 	}
 	return errors.Join(errs...)
@@ -279,15 +279,17 @@ func Protect(pid int) error {
 
 // OOMKilled reports whether the kernel has killed a process of the group for lack of
 // memory.
-func (g Group) OOMKilled() bool {
+func (g Group) OOMKilled() bool { return g.OOMKills() > 0 }
+
+// OOMKills returns the number of processes of the group that the kernel has killed for lack of
+// memory.
+func (g Group) OOMKills() (n int64) {
 	for _, dir := range g.groupDirs() {
 		for _, file := range []string{"memory.events", "memory.oom_control"} {
-			if readKey(filepath.Join(dir, file), "oom_kill") > 0 {
-				return true
-			}
+			n = max(n, readKey(filepath.Join(dir, file), "oom_kill"))
 		}
 	}
-	return false
+	return n
 }
 
 // Usage returns the memory, in bytes, and the CPU time that the group uses; ok is false for

@@ -149,7 +149,7 @@ func TestLimits(t *testing.T) {
 		files map[string]string
 		want  map[string]string
 	}{
-		"v2": {v2Files, map[string]string{"box/memory.max": "1073741824", "box/memory.swap.max": "0", "box/cpu.max": "150000 100000", "cgroup.subtree_control": "+cpu"}},
+		"v2": {v2Files, map[string]string{"box/memory.max": "1073741824", "box/memory.swap.max": "0", "box/cpu.max": "150000 100000", "cgroup.subtree_control": "+pids"}},
 		"v1": {v1Files, map[string]string{"memory/box/memory.limit_in_bytes": "1073741824", "cpu/box/cpu.cfs_quota_us": "150000"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/provider/internal/syslist"
 )
 
 // ErrLost says that the first process does not answer any more.
@@ -44,7 +46,7 @@ type Init struct {
 // In a copy of a sandbox, saved is what Hold returned; else 0. The Init calls late for each second that the program does
 // not answer, with their number, because something inside may have stopped it.
 func Connect(requests, replies *os.File, saved int, late func(n int)) (*Init, error) {
-	_, _, first, err := layOutProgram(runtime.GOARCH)
+	first, _, err := syslist.LayOut(runtime.GOARCH)
 	if err != nil {
 		return nil, err
 	}
@@ -173,23 +175,23 @@ func (in *Init) awaitEvents() error {
 		return nil
 	}
 	set, handlers := in.pollSet()
-	l := &list{}
-	n := l.reserveWords((len(set) + 7) / 8)
+	l := newList()
+	n := l.Reserve((len(set) + 7) / 8)
 	for i := range len(set) / 8 {
-		l.words[n+i] = binary.LittleEndian.Uint64(set[i*8:])
+		l.Words[n+i] = binary.LittleEndian.Uint64(set[i*8:])
 	}
-	poll := l.addCall(unix.SYS_PPOLL, wordAt(n), uint64(len(set)/pollSize), 0, 0, 8)
+	poll := l.AddCall(unix.SYS_PPOLL, wordAt(n), uint64(len(set)/pollSize), 0, 0, 8)
 	l.addAnswer()
 	if err := in.line.sendList(l); err != nil {
 		return err
 	}
 	type answer struct {
-		words words
+		words syslist.Answer
 		err   error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		w, err := in.line.awaitAnswer(len(l.words))
+		w, err := in.line.awaitAnswer(len(l.Words))
 		answers <- answer{w, err}
 	}()
 	var a answer
@@ -208,7 +210,7 @@ func (in *Init) awaitEvents() error {
 	if a.err != nil {
 		return a.err
 	}
-	failed := a.words.getResult(poll) < 0 // root inside has limited the descriptors of the program
+	failed := a.words.GetResult(poll) < 0 // root inside has limited the descriptors of the program
 	if failed {
 		time.Sleep(checkTime / 100)
 	}
@@ -245,15 +247,15 @@ func (in *Init) watchChildren() error {
 	if in.children > 0 {
 		return nil
 	}
-	l := &list{}
-	l.addCall(unix.SYS_RT_SIGACTION, uint64(unix.SIGCHLD), l.addBytes(make([]byte, 32)), 0, 8)
-	fd := l.addCall(unix.SYS_SIGNALFD4, ^uint64(0), l.addBytes(binary.LittleEndian.AppendUint64(nil, 1<<(uint(unix.SIGCHLD)-1))), 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK)
+	l := newList()
+	l.AddCall(unix.SYS_RT_SIGACTION, uint64(unix.SIGCHLD), l.AddBytes(make([]byte, 32)), 0, 8)
+	fd := l.AddCall(unix.SYS_SIGNALFD4, ^uint64(0), l.AddBytes(binary.LittleEndian.AppendUint64(nil, 1<<(uint(unix.SIGCHLD)-1))), 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK)
 	w, err := in.line.doList(l)
 	if err == nil {
-		err = w.checkCall("children", fd)
+		err = w.Check("children", fd)
 	}
 	if err == nil {
-		in.children = int(w.getResult(fd))
+		in.children = int(w.GetResult(fd))
 	}
 	return err
 }
@@ -262,30 +264,30 @@ func (in *Init) watchChildren() error {
 func (in *Init) reapChildren() error {
 	const many = 8
 	for {
-		l := &list{}
-		l.addCall(unix.SYS_READ, uint64(in.children), readBase, readSize) // the signal
-		var waits [many]*step
-		status := l.reserveWords(many)
+		l := newList()
+		l.AddCall(unix.SYS_READ, uint64(in.children), readBase, readSize) // the signal
+		var waits [many]*syslist.Step
+		status := l.Reserve(many)
 		for i := range waits {
-			waits[i] = l.addCall(unix.SYS_WAIT4, ^uint64(0), wordAt(status+i), unix.WNOHANG)
+			waits[i] = l.AddCall(unix.SYS_WAIT4, ^uint64(0), wordAt(status+i), unix.WNOHANG)
 		}
 		answer := l.addAnswer()
 		for _, wait := range waits {
-			wait.onZero, wait.onNegative = answer, answer
+			wait.OnZero, wait.OnNegative = answer, answer
 		}
 		if err := in.line.sendList(l); err != nil {
 			return err
 		}
-		w, err := in.line.receiveAnswer(len(l.words))
+		w, err := in.line.receiveAnswer(len(l.Words))
 		if err != nil {
 			return err
 		}
 		for i, wait := range waits {
-			pid := w.getResult(wait)
+			pid := w.GetResult(wait)
 			if pid <= 0 {
 				return nil
 			}
-			exit := unix.WaitStatus(uint32(w.getWord(status + i)))
+			exit := unix.WaitStatus(uint32(w.GetWord(status + i)))
 			if in.early != nil && in.started[int(pid)] == nil {
 				in.early[int(pid)] = exit
 			}
@@ -302,9 +304,9 @@ func (in *Init) reapChildren() error {
 
 // closeAll closes descriptors of the program.
 func (in *Init) closeAll(fds ...int) error {
-	l := &list{}
+	l := newList()
 	for _, fd := range fds {
-		l.addCall(unix.SYS_CLOSE, uint64(fd))
+		l.AddCall(unix.SYS_CLOSE, uint64(fd))
 	}
 	_, err := in.line.doList(l)
 	return err

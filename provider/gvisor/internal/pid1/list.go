@@ -7,34 +7,18 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/provider/internal/syslist"
 )
 
-// A list is a list of system calls for the program to execute. Their results, and other words that they write, are the
-// answer.
+// A list is a list of system calls for the program to execute.
 type list struct {
-	steps []*step
-	words []uint64 // of the answer, with their values before
-	data  []byte   // what the calls read
+	syslist.List
+	answers []*syslist.Step // those that send the answer
 }
-
-// A step is a call of a list. The next one follows it, unless another is given for the sign of its result.
-type step struct {
-	nr         uint64
-	args       []uint64
-	word       int  // of the answer: where the result is stored
-	answers    bool // it sends the answer
-	onPositive *step
-	onZero     *step
-	onNegative *step
-}
-
-// finish, in place of a step, ends the list.
-var finish = &step{}
 
 // Where the parts of a list are in the program's memory.
 const (
@@ -45,54 +29,21 @@ const (
 	stepsBase = readBase + readSize
 	stepsSize = 512 << 10
 	bytesBase = stepsBase + stepsSize
-	bytesSize = workBase + workSize - bytesBase
 )
 
-// notExecuted is the result of a call that was not executed.
-const notExecuted = math.MinInt64
-
-// addCall adds a system call.
-func (l *list) addCall(nr uintptr, args ...uint64) *step {
-	s := &step{nr: uint64(nr), args: args, word: l.reserveWords(1)}
-	var none int64 = notExecuted
-	l.words[s.word] = uint64(none)
-	l.steps = append(l.steps, s)
-	return s
-}
-
-// reserveWords adds n words to the answer and returns the index of the first.
-func (l *list) reserveWords(n int) int {
-	l.words = append(l.words, make([]uint64, n)...)
-	return len(l.words) - n
+func newList() *list {
+	l := &list{}
+	l.Place = syslist.Place{Words: wordsBase, Steps: stepsBase, Bytes: bytesBase, End: workBase + workSize}
+	return l
 }
 
 // wordAt returns the address of a word of the answer.
 func wordAt(i int) uint64 { return wordsBase + uint64(i)*8 }
 
-// addBytes returns the address of a copy of b.
-func (l *list) addBytes(b []byte) uint64 {
-	for len(l.data)%8 != 0 {
-		l.data = append(l.data, 0)
-	}
-	l.data = append(l.data, b...)
-	return bytesBase + uint64(len(l.data)-len(b))
-}
-
-func (l *list) addText(s string) uint64 { return l.addBytes(append([]byte(s), 0)) }
-
-// addTexts returns the address of an array of pointers to copies of the strings, with nil at its end.
-func (l *list) addTexts(list []string) uint64 {
-	var pointers []byte
-	for _, s := range list {
-		pointers = binary.LittleEndian.AppendUint64(pointers, l.addText(s))
-	}
-	return l.addBytes(append(pointers, make([]byte, 8)...))
-}
-
 // addAnswer adds the call that sends the answer.
-func (l *list) addAnswer() *step {
-	s := l.addCall(unix.SYS_WRITE, ReplyFD, wordsBase, 0)
-	s.answers = true
+func (l *list) addAnswer() *syslist.Step {
+	s := l.AddCall(unix.SYS_WRITE, ReplyFD, wordsBase, 0)
+	l.answers = append(l.answers, s)
 	return s
 }
 
@@ -136,54 +87,25 @@ func (l *line) flushSent() error {
 	return err
 }
 
-func (l *line) ownCall(i int) uint64 { return l.first + uint64(i*callSize) }
+func (l *line) ownCall(i int) uint64 { return l.first + uint64(i*syslist.CallSize) }
 
 // sendList has the program execute a list.
 func (l *line) sendList(list *list) error {
-	if len(list.words)*8 > wordsSize || len(list.steps)*callSize > stepsSize || len(list.data) > bytesSize {
-		return &Error{"arguments", unix.E2BIG}
+	for _, s := range list.answers {
+		s.Args[2] = uint64(len(list.Words)) * 8
 	}
-	at := map[*step]uint64{finish: l.ownCall(callWait)}
-	for i, s := range list.steps {
-		at[s] = stepsBase + uint64(i*callSize)
+	parts, err := list.Encode(l.ownCall(callWait))
+	if err != nil || len(list.Words)*8 > wordsSize {
+		return &Error{What: "arguments", Err: unix.E2BIG}
 	}
-	var calls bytes.Buffer
-	for i, s := range list.steps {
-		next := stepsBase + uint64((i+1)*callSize)
-		if i == len(list.steps)-1 {
-			next = l.ownCall(callWait)
+	for i, p := range parts {
+		next := l.ownCall(callWait)
+		if i == len(parts)-1 {
+			next = stepsBase
 		}
-		if s.answers {
-			s.args[2] = uint64(len(list.words)) * 8
+		if err := l.loadBytes(p.Address, p.Bytes, next); err != nil {
+			return err
 		}
-		c := call{nr: s.nr, positive: next, zero: next, negative: next, result: wordAt(s.word)}
-		copy(c.args[:], s.args)
-		if len(s.args) > len(c.args) {
-			copy(c.more[:], s.args[len(c.args):])
-		}
-		if s.onPositive != nil {
-			c.positive = at[s.onPositive]
-		}
-		if s.onZero != nil {
-			c.zero = at[s.onZero]
-		}
-		if s.onNegative != nil {
-			c.negative = at[s.onNegative]
-		}
-		_ = binary.Write(&calls, binary.LittleEndian, c)
-	}
-	var words []byte
-	for _, w := range list.words {
-		words = binary.LittleEndian.AppendUint64(words, w)
-	}
-	if err := l.loadBytes(wordsBase, words, l.ownCall(callWait)); err != nil {
-		return err
-	}
-	if err := l.loadBytes(bytesBase, list.data, l.ownCall(callWait)); err != nil {
-		return err
-	}
-	if err := l.loadBytes(stepsBase, calls.Bytes(), stepsBase); err != nil {
-		return err
 	}
 	return l.flushSent()
 }
@@ -216,52 +138,52 @@ func (l *line) watchAnswer() (stop func()) {
 }
 
 // receiveAnswer returns the answer of n words.
-func (l *line) receiveAnswer(n int) (words, error) {
+func (l *line) receiveAnswer(n int) (syslist.Answer, error) {
 	defer l.watchAnswer()()
 	return l.awaitAnswer(n)
 }
 
 // awaitAnswer returns the answer of n words to a list that may take its time.
-func (l *line) awaitAnswer(n int) (words, error) {
+func (l *line) awaitAnswer(n int) (syslist.Answer, error) {
 	b := make([]byte, n*8)
 	if _, err := io.ReadFull(l.replies, b); err != nil {
 		return nil, err
 	}
-	return words(b), nil
+	return syslist.Answer(b), nil
 }
 
 // doList has the program execute a list, and returns the answer.
-func (l *line) doList(list *list) (words, error) {
+func (l *line) doList(list *list) (syslist.Answer, error) {
 	list.addAnswer()
 	if err := l.sendList(list); err != nil {
 		return nil, err
 	}
-	return l.receiveAnswer(len(list.words))
+	return l.receiveAnswer(len(list.Words))
 }
 
 // readStream has the program read from its descriptor fd. It returns what was there, or an *Error. At the end there is nothing,
 // and the program closes fd.
 func (l *line) readStream(fd int) ([]byte, error) {
-	li := &list{}
-	iov := li.reserveWords(3) // two struct iovec: the last word is the result of the read
-	li.words[iov], li.words[iov+2] = wordsBase, readBase
-	read := li.addCall(unix.SYS_READ, uint64(fd), readBase, readSize)
-	both := li.addCall(unix.SYS_WRITEV, ReplyFD, wordAt(iov), 2)
-	both.onPositive, both.onZero, both.onNegative = finish, finish, finish
-	read.onZero = li.addCall(unix.SYS_CLOSE, uint64(fd))
-	read.onNegative = li.addAnswer()
-	li.words[iov+1] = uint64(len(li.words)) * 8
+	li := newList()
+	iov := li.Reserve(3) // two struct iovec: the last word is the result of the read
+	li.Words[iov], li.Words[iov+2] = wordsBase, readBase
+	read := li.AddCall(unix.SYS_READ, uint64(fd), readBase, readSize)
+	both := li.AddCall(unix.SYS_WRITEV, ReplyFD, wordAt(iov), 2)
+	both.OnPositive, both.OnZero, both.OnNegative = syslist.Finish, syslist.Finish, syslist.Finish
+	read.OnZero = li.AddCall(unix.SYS_CLOSE, uint64(fd))
+	read.OnNegative = li.addAnswer()
+	li.Words[iov+1] = uint64(len(li.Words)) * 8
 	if err := l.sendList(li); err != nil {
 		return nil, err
 	}
-	answer, err := l.receiveAnswer(len(li.words))
+	answer, err := l.receiveAnswer(len(li.Words))
 	if err != nil {
 		return nil, err
 	}
-	if err := answer.checkCall("read", read); err != nil {
+	if err := answer.Check("read", read); err != nil {
 		return nil, err
 	}
-	n := answer.getResult(read)
+	n := answer.GetResult(read)
 	if n > readSize {
 		return nil, fmt.Errorf("the first process of the sandbox answers %d bytes", n)
 	}
@@ -270,40 +192,5 @@ func (l *line) readStream(fd int) ([]byte, error) {
 	return b, err
 }
 
-// words are an answer.
-type words []byte
-
-func (w words) getWord(i int) uint64 { return binary.LittleEndian.Uint64(w[i*8:]) }
-
-func (w words) getResult(s *step) int64 { return int64(w.getWord(s.word)) }
-
-// checkCall returns an *Error if a call failed or was not executed. what says what it is for.
-func (w words) checkCall(what string, s *step) error {
-	switch n := w.getResult(s); {
-	case n == notExecuted:
-		return &Error{what, unix.ECANCELED}
-	case n < 0:
-		return &Error{what, unix.Errno(-n)}
-	}
-	return nil
-}
-
 // An Error says which call failed inside, and why.
-type Error struct {
-	What string // "" if it is clear from the error
-	Err  unix.Errno
-}
-
-func (e *Error) Error() string {
-	if e.What == "" {
-		return e.Err.Error()
-	}
-	return e.What + ": " + e.Err.Error()
-}
-
-func (e *Error) Unwrap() error { return e.Err }
-
-// modeOf returns the mode in a struct stat that begins at word i.
-func (w words) modeOf(i int) uint32 {
-	return binary.LittleEndian.Uint32(w[i*8+int(unsafe.Offsetof(unix.Stat_t{}.Mode)):])
-}
+type Error = syslist.Error

@@ -78,15 +78,15 @@ func (p *Process) Wait() (unix.WaitStatus, error) {
 func (p *Process) Resize(ctx context.Context, rows, cols uint16) error {
 	return p.in.runCall(ctx, func() error {
 		if !p.handle.TTY || !p.outputs[0].isOpen() {
-			return &Error{"terminal", unix.ENOTTY}
+			return &Error{What: "terminal", Err: unix.ENOTTY}
 		}
-		l := &list{}
-		set := l.addCall(unix.SYS_IOCTL, uint64(p.handle.Stdout), unix.TIOCSWINSZ, l.addBytes(windowSize(rows, cols)))
+		l := newList()
+		set := l.AddCall(unix.SYS_IOCTL, uint64(p.handle.Stdout), unix.TIOCSWINSZ, l.AddBytes(windowSize(rows, cols)))
 		w, err := p.in.line.doList(l)
 		if err != nil {
 			return err
 		}
-		return w.checkCall("terminal", set)
+		return w.Check("terminal", set)
 	})
 }
 
@@ -257,16 +257,16 @@ func (p *Process) writeInput() error {
 // writePlain has the program write n bytes of the pending input.
 func (p *Process) writePlain(n int) error {
 	input := p.input
-	l := &list{}
-	write := l.addCall(unix.SYS_WRITE, uint64(input.fd), l.addBytes(input.pending[:n]), uint64(n))
+	l := newList()
+	write := l.AddCall(unix.SYS_WRITE, uint64(input.fd), l.AddBytes(input.pending[:n]), uint64(n))
 	w, err := p.in.line.doList(l)
 	if err != nil {
 		return err
 	}
-	err = w.checkCall("write", write)
+	err = w.Check("write", write)
 	switch {
 	case err == nil:
-		input.dropPending(min(int(w.getResult(write)), n))
+		input.dropPending(min(int(w.GetResult(write)), n))
 		return nil
 	case isTemporary(err):
 		return nil

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/provider/internal/syslist"
 )
 
 // A Command describes a process to start.
@@ -40,7 +42,7 @@ func (in *Init) Start(ctx context.Context, cmd *Command, streams Streams) (*Proc
 	err := in.runCall(ctx, func() (err error) {
 		if result.Load() == abandoned {
 			streams.closeFiles()
-			return &Error{"start", unix.ECANCELED}
+			return &Error{What: "start", Err: unix.ECANCELED}
 		}
 		if err = in.watchChildren(); err == nil {
 			p, err = in.startProcess(cmd, streams)
@@ -62,8 +64,8 @@ func (in *Init) Start(ctx context.Context, cmd *Command, streams Streams) (*Proc
 }
 
 func (in *Init) killProcess(pid int) error {
-	l := &list{}
-	l.addCall(unix.SYS_KILL, uint64(pid), uint64(unix.SIGKILL))
+	l := newList()
+	l.AddCall(unix.SYS_KILL, uint64(pid), uint64(unix.SIGKILL))
 	_, err := in.line.doList(l)
 	return err
 }
@@ -92,15 +94,15 @@ func joinDir(dir, name string) string {
 type search struct {
 	places []string
 	stats  []int // words of the answer
-	calls  []*step
+	calls  []*syslist.Step
 }
 
 func (l *list) addSearch(places []string) *search {
 	const statWords = 18
 	s := &search{places: places}
 	for _, name := range places {
-		s.stats = append(s.stats, l.reserveWords(statWords))
-		s.calls = append(s.calls, l.addCall(unix.SYS_NEWFSTATAT, atCWD, l.addText(name), wordAt(s.stats[len(s.stats)-1]), 0))
+		s.stats = append(s.stats, l.Reserve(statWords))
+		s.calls = append(s.calls, l.AddCall(unix.SYS_NEWFSTATAT, atCWD, l.AddText(name), wordAt(s.stats[len(s.stats)-1]), 0))
 	}
 	return s
 }
@@ -109,19 +111,19 @@ func (l *list) addSearch(places []string) *search {
 const atCWD = 1<<64 - 100
 
 // listFound returns the places that have a regular file: a named pipe would block the program.
-func (s *search) listFound(w words) ([]string, error) {
+func (s *search) listFound(w syslist.Answer) ([]string, error) {
 	problem := unix.ENOENT
 	var found []string
 	for i, name := range s.places {
-		switch err := w.checkCall("", s.calls[i]); {
-		case err == nil && w.modeOf(s.stats[i])&unix.S_IFMT == unix.S_IFREG:
+		switch err := w.Check("", s.calls[i]); {
+		case err == nil && w.ModeOf(s.stats[i])&unix.S_IFMT == unix.S_IFREG:
 			found = append(found, name)
 		case err == nil || errors.Is(err, unix.EACCES):
 			problem = unix.EACCES
 		}
 	}
 	if len(found) == 0 {
-		return nil, &Error{Err: problem}
+		return nil, &syslist.Error{Err: problem}
 	}
 	return found, nil
 }
@@ -139,14 +141,14 @@ func (d *descriptors) listAll() []int {
 
 // preparePipes has the program look for the executable of a process and make its pipes.
 func (in *Init) preparePipes(cmd *Command) ([]string, *descriptors, error) {
-	l := &list{}
+	l := newList()
 	s := l.addSearch(cmd.listCandidates())
 	var pipes [3]int
-	var calls []*step
+	var calls []*syslist.Step
 	for i := range pipes {
-		pipes[i] = l.reserveWords(1)
+		pipes[i] = l.Reserve(1)
 		if i > 0 || cmd.Stdin {
-			calls = append(calls, l.addCall(unix.SYS_PIPE2, wordAt(pipes[i]), unix.O_CLOEXEC|unix.O_NONBLOCK))
+			calls = append(calls, l.AddCall(unix.SYS_PIPE2, wordAt(pipes[i]), unix.O_CLOEXEC|unix.O_NONBLOCK))
 		}
 	}
 	w, err := in.line.doList(l)
@@ -154,7 +156,7 @@ func (in *Init) preparePipes(cmd *Command) ([]string, *descriptors, error) {
 		return nil, nil, err
 	}
 	ends := func(i int) (reader, writer int) {
-		return int(uint32(w.getWord(pipes[i]))), int(uint32(w.getWord(pipes[i]) >> 32))
+		return int(uint32(w.GetWord(pipes[i]))), int(uint32(w.GetWord(pipes[i]) >> 32))
 	}
 	d := &descriptors{child: make([]int, 3)}
 	d.child[0], d.handle.Stdin = ends(0)
@@ -163,7 +165,7 @@ func (in *Init) preparePipes(cmd *Command) ([]string, *descriptors, error) {
 	programs, err := s.listFound(w)
 	for _, c := range calls {
 		if err == nil {
-			err = w.checkCall("streams", c)
+			err = w.Check("streams", c)
 		}
 	}
 	if err != nil {
@@ -174,37 +176,37 @@ func (in *Init) preparePipes(cmd *Command) ([]string, *descriptors, error) {
 
 // prepareTerminal has the program look for the executable of a process and make its terminal.
 func (in *Init) prepareTerminal(cmd *Command) ([]string, *descriptors, error) {
-	l := &list{}
+	l := newList()
 	s := l.addSearch(cmd.listCandidates())
-	open := l.addCall(unix.SYS_OPENAT, atCWD, l.addText("/dev/ptmx"), unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+	open := l.AddCall(unix.SYS_OPENAT, atCWD, l.AddText("/dev/ptmx"), unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
 	w, err := in.line.doList(l)
 	if err == nil {
-		err = w.checkCall("terminal", open)
+		err = w.Check("terminal", open)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	programs, err := s.listFound(w)
-	master := int(w.getResult(open))
+	master := int(w.GetResult(open))
 	if err != nil {
 		return nil, nil, errors.Join(err, in.closeAll(master))
 	}
-	l = &list{}
-	number := l.reserveWords(1)
-	calls := []*step{
-		l.addCall(unix.SYS_IOCTL, uint64(master), unix.TIOCSPTLCK, l.addBytes(make([]byte, 4))),
-		l.addCall(unix.SYS_IOCTL, uint64(master), unix.TIOCGPTN, wordAt(number)),
-		l.addCall(unix.SYS_IOCTL, uint64(master), unix.TIOCSWINSZ, l.addBytes(windowSize(cmd.Rows, cmd.Cols))),
+	l = newList()
+	number := l.Reserve(1)
+	calls := []*syslist.Step{
+		l.AddCall(unix.SYS_IOCTL, uint64(master), unix.TIOCSPTLCK, l.AddBytes(make([]byte, 4))),
+		l.AddCall(unix.SYS_IOCTL, uint64(master), unix.TIOCGPTN, wordAt(number)),
+		l.AddCall(unix.SYS_IOCTL, uint64(master), unix.TIOCSWINSZ, l.AddBytes(windowSize(cmd.Rows, cmd.Cols))),
 	}
 	if w, err = in.line.doList(l); err != nil {
 		return nil, nil, err
 	}
 	for _, c := range calls {
-		if err := w.checkCall("terminal", c); err != nil {
+		if err := w.Check("terminal", c); err != nil {
 			return nil, nil, errors.Join(err, in.closeAll(master))
 		}
 	}
-	return programs, &descriptors{handle: Handle{Stdout: master, TTY: true}, tty: fmt.Sprint("/dev/pts/", uint32(w.getWord(number)))}, nil
+	return programs, &descriptors{handle: Handle{Stdout: master, TTY: true}, tty: fmt.Sprint("/dev/pts/", uint32(w.GetWord(number)))}, nil
 }
 
 // windowSize returns a struct winsize.
@@ -238,31 +240,31 @@ func (in *Init) startProcess(cmd *Command, streams Streams) (*Process, error) {
 // spawnChild has the program start a child, whose calls it executes until one of them executes another program. Both have the
 // same memory, and the program waits for the child meanwhile.
 func (in *Init) spawnChild(cmd *Command, programs []string, d *descriptors) (pid int, err error) {
-	l := &list{}
-	var replica *step
+	l := newList()
+	var replica *syslist.Step
 	if d.tty != "" {
-		replica = l.addCall(unix.SYS_OPENAT, atCWD, l.addText(d.tty), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		replica = l.AddCall(unix.SYS_OPENAT, atCWD, l.AddText(d.tty), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	}
-	clone := l.addCall(unix.SYS_CLONE, unix.CLONE_VM|unix.CLONE_VFORK|uint64(unix.SIGCHLD))
+	clone := l.AddCall(unix.SYS_CLONE, unix.CLONE_VM|unix.CLONE_VFORK|uint64(unix.SIGCHLD))
 	for _, fd := range d.child {
 		if fd > 0 {
-			l.addCall(unix.SYS_CLOSE, uint64(fd))
+			l.AddCall(unix.SYS_CLOSE, uint64(fd))
 		}
 	}
 	answer := l.addAnswer()
-	answer.onPositive, answer.onZero, answer.onNegative = finish, finish, finish
-	exit := l.addCall(unix.SYS_EXIT_GROUP, 126)
-	child := len(l.steps)
+	answer.OnPositive, answer.OnZero, answer.OnNegative = syslist.Finish, syslist.Finish, syslist.Finish
+	exit := l.AddCall(unix.SYS_EXIT_GROUP, 126)
+	child := len(l.Steps)
 	var names []string
 	prepare := func(name string, nr uintptr, args ...uint64) {
-		l.addCall(nr, args...).onNegative = exit
+		l.AddCall(nr, args...).OnNegative = exit
 		names = append(names, name)
 	}
-	prepare("signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, l.addBytes(make([]byte, 8)), 0, 8)
+	prepare("signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, l.AddBytes(make([]byte, 8)), 0, 8)
 	prepare("session", unix.SYS_SETSID)
 	open := func(name string, flags uint64) {
 		prepare("stdin", unix.SYS_CLOSE, 0) // so that open returns this number
-		prepare("stdin", unix.SYS_OPENAT, atCWD, l.addText(name), flags)
+		prepare("stdin", unix.SYS_OPENAT, atCWD, l.AddText(name), flags)
 	}
 	streams := d.child
 	if d.tty != "" {
@@ -284,44 +286,44 @@ func (in *Init) spawnChild(cmd *Command, programs []string, d *descriptors) (pid
 	for _, g := range cmd.Groups {
 		groups = binary.LittleEndian.AppendUint32(groups, g)
 	}
-	prepare("groups", unix.SYS_SETGROUPS, uint64(len(cmd.Groups)), l.addBytes(groups))
+	prepare("groups", unix.SYS_SETGROUPS, uint64(len(cmd.Groups)), l.AddBytes(groups))
 	prepare("group", unix.SYS_SETRESGID, uint64(cmd.GID), uint64(cmd.GID), uint64(cmd.GID))
 	prepare("user", unix.SYS_SETRESUID, uint64(cmd.UID), uint64(cmd.UID), uint64(cmd.UID))
-	prepare("setting up cwd", unix.SYS_CHDIR, l.addText(cmd.Dir))
-	args, env := l.addTexts(cmd.Args), l.addTexts(cmd.Env)
-	execs := len(l.steps)
+	prepare("setting up cwd", unix.SYS_CHDIR, l.AddText(cmd.Dir))
+	args, env := l.AddTexts(cmd.Args), l.AddTexts(cmd.Env)
+	execs := len(l.Steps)
 	for _, name := range programs {
-		l.addCall(unix.SYS_EXECVE, l.addText(name), args, env)
+		l.AddCall(unix.SYS_EXECVE, l.AddText(name), args, env)
 	}
-	l.steps[len(l.steps)-1].onNegative = exit
-	clone.onZero = l.steps[child]
+	l.Steps[len(l.Steps)-1].OnNegative = exit
+	clone.OnZero = l.Steps[child]
 	if err := in.line.sendList(l); err != nil {
 		return 0, err
 	}
-	w, err := in.line.receiveAnswer(len(l.words))
+	w, err := in.line.receiveAnswer(len(l.Words))
 	if err != nil {
 		return 0, err
 	}
 	if replica != nil {
-		if err := w.checkCall("terminal", replica); err != nil {
+		if err := w.Check("terminal", replica); err != nil {
 			return 0, err
 		}
-		d.handle.Stdin = int(w.getResult(replica))
+		d.handle.Stdin = int(w.GetResult(replica))
 	}
-	if err := w.checkCall("fork", clone); err != nil {
+	if err := w.Check("fork", clone); err != nil {
 		return 0, err
 	}
 	for i, name := range names {
-		if err := w.checkCall(name, l.steps[child+i]); err != nil {
+		if err := w.Check(name, l.Steps[child+i]); err != nil {
 			return 0, err
 		}
 	}
 	var problem error
-	for _, exec := range l.steps[execs:] {
-		if w.getResult(exec) == notExecuted { // it did not return
-			return int(w.getResult(clone)), nil
+	for _, exec := range l.Steps[execs:] {
+		if !w.WasExecuted(exec) { // it did not return
+			return int(w.GetResult(clone)), nil
 		}
-		if err := w.checkCall("", exec); problem == nil || !errors.Is(err, unix.ENOENT) {
+		if err := w.Check("", exec); problem == nil || !errors.Is(err, unix.ENOENT) {
 			problem = err
 		}
 	}

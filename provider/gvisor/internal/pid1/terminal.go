@@ -76,14 +76,14 @@ func (p *Process) typeInput() error {
 	if !p.keys.quoted && !slices.ContainsFunc(input.pending, isControl) {
 		return p.writePlain(len(input.pending))
 	}
-	l := &list{}
-	at := l.reserveWords(binary.Size(mode{})/8 + 1)
-	get := l.addCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCGETS, wordAt(at))
+	l := newList()
+	at := l.Reserve(binary.Size(mode{})/8 + 1)
+	get := l.AddCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCGETS, wordAt(at))
 	w, err := p.in.line.doList(l)
 	if err != nil {
 		return err
 	}
-	if w.checkCall("", get) != nil { // no process has the terminal
+	if w.Check("", get) != nil { // no process has the terminal
 		input.dropPending(len(input.pending))
 		return nil
 	}
@@ -94,7 +94,7 @@ func (p *Process) typeInput() error {
 		return p.writePlain(n)
 	}
 	key := input.pending[0]
-	l = &list{}
+	l = newList()
 	switch next {
 	case endKey:
 		input.held = true
@@ -102,16 +102,16 @@ func (p *Process) typeInput() error {
 		return p.writePlain(1)
 	case signalKey:
 		if m.Lflag&unix.NOFLSH == 0 {
-			l.addCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCFLSH, unix.TCOFLUSH) // input on its way to the process
+			l.AddCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCFLSH, unix.TCOFLUSH) // input on its way to the process
 		}
-		l.addCall(unix.SYS_WRITE, uint64(input.fd), l.addBytes([]byte{key}), 1)
+		l.AddCall(unix.SYS_WRITE, uint64(input.fd), l.AddBytes([]byte{key}), 1)
 	case quotedKey:
 		quoting := m
 		quoting.Lflag &^= unix.ISIG | unix.ECHO
 		quoting.Cc = [19]uint8{}
-		l.addCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCSETS, l.addMode(quoting))
-		l.addCall(unix.SYS_WRITE, uint64(input.fd), l.addBytes([]byte{key}), 1)
-		l.addCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCSETS, l.addMode(m))
+		l.AddCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCSETS, l.addMode(quoting))
+		l.AddCall(unix.SYS_WRITE, uint64(input.fd), l.AddBytes([]byte{key}), 1)
+		l.AddCall(unix.SYS_IOCTL, uint64(input.fd), unix.TCSETS, l.addMode(m))
 	}
 	if _, err := p.in.line.doList(l); err != nil {
 		return err
@@ -139,5 +139,5 @@ func echoOf(key byte, kind kind) []byte {
 func (l *list) addMode(m mode) uint64 {
 	var b bytes.Buffer
 	_ = binary.Write(&b, binary.LittleEndian, m)
-	return l.addBytes(b.Bytes())
+	return l.AddBytes(b.Bytes())
 }

@@ -19,7 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll/internal/userdb"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/elf"
+	"github.com/seed46cd37a8/atoll/provider/internal/elf"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 

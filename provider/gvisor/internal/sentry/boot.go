@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
+	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -188,7 +189,7 @@ func (e *engine) prepareRoot() (string, error) {
 // layOutRoot makes the root file system at root, or below it, and then changes root.
 func (e *engine) layOutRoot(root *string) (err error) {
 	if e.job.Record.Image == "" {
-		if err := layOutHostRoot(*root, e.job.HostPaths); err != nil {
+		if err := hostroot.LayOut(*root, hostroot.Options{Extra: e.job.HostPaths}); err != nil {
 			return fmt.Errorf("host root file system: %w", err)
 		}
 		return nil

@@ -23,7 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/interpreter"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
+	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -142,7 +142,7 @@ func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 // buildEnv merges environments, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
 func (e *engine) buildEnv(cred userdb.User, id string, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + plan.DefaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
+	env := []string{"PATH=" + hostroot.DefaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/pid1"
+	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -113,11 +114,11 @@ func findMountTarget(root string, before []supervisor.Mount, m supervisor.Mount,
 // targets can be made there. Mounts below it stay: some of them hide what must not be
 // visible.
 func makeWritable(dir string) error {
-	dir, err := filepath.EvalSymlinks(dir) // as mountPoints names it
+	dir, err := filepath.EvalSymlinks(dir) // as MountPoints names it
 	if err != nil {
 		return err
 	}
-	points, err := mountPoints()
+	points, err := hostroot.MountPoints()
 	if err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func makeWritable(dir string) error {
 		return err
 	}
 	defer lower.Close()
-	if err := mountTmpfs(dir); err != nil {
+	if err := hostroot.MountTmpfs(dir); err != nil {
 		return err
 	}
 	if err := mountOverlay(lower, dir, dir); err != nil {
@@ -180,7 +181,7 @@ func imageRoot(dir, image string) (string, error) {
 		return "", err
 	}
 	defer lower.Close()
-	if err := mountTmpfs(dir); err != nil {
+	if err := hostroot.MountTmpfs(dir); err != nil {
 		return "", err
 	}
 	root := filepath.Join(dir, "root")

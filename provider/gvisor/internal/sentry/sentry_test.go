@@ -4,7 +4,6 @@ package sentry
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
@@ -27,21 +26,6 @@ func TestDescendants(t *testing.T) {
 	slices.Sort(got)
 	if want := []int32{2, 3, 4, 5, 6, 7}; !slices.Equal(got, want) {
 		t.Errorf("descendants = %v, want %v", got, want)
-	}
-}
-
-func TestSystemAccounts(t *testing.T) {
-	passwd := "root:hash:0:0:Admin,Room 1:/root:/bin/bash\nalice:x:1000:1000:Alice:/home/alice:/bin/zsh\nnobody:x:65534:65534::/x:/bin/false\n"
-	got := systemAccounts("passwd", []byte(passwd))
-	want := "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
-	if got != want {
-		t.Errorf("passwd = %q, want %q", got, want)
-	}
-	if got := systemAccounts("passwd", []byte(strings.Repeat("x", 100_000)+"\n"+passwd)); got != want {
-		t.Errorf("passwd after a long line = %q, want %q", got, want)
-	}
-	if got := systemAccounts("group", []byte("sudo:x:27:alice\nalice:x:1000:\n")); got != "sudo:x:27:\n" {
-		t.Errorf("group = %q", got)
 	}
 }
 

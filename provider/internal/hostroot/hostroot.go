@@ -1,6 +1,8 @@
 //go:build linux
 
-package sentry
+// Package hostroot lays out the root file system of the image "host": this machine's programs
+// and libraries, and the little of its configuration that an allow-list names.
+package hostroot
 
 import (
 	"errors"
@@ -12,16 +14,20 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll/internal/userdb"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 )
 
 // The host's root file system is shown by an allow-list. No list could name
 // every token, socket and database below "/", so sandboxes see only what is named
 // here; the rest is empty directories.
 var (
+	// trees are shown as they are: the machine's programs and libraries.
+	trees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+	// hiddenParts are the parts of trees that are not shown, unless they are named
+	// themselves: configuration, data and sources, which belong to the machine.
+	hiddenParts = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
+
 	// hostEtc lists the configuration that programs need to start, find their libraries,
 	// check certificates and print names. It contains no account data, keys or tokens.
 	hostEtc = []string{
@@ -47,15 +53,26 @@ var (
 	}
 )
 
-// layOutHostRoot lays out the host's root file system at dir, which becomes a small tmpfs
-// with read-only bind mounts. It must run in a mount namespace of its own. extra names more
-// absolute paths to show.
-func layOutHostRoot(dir string, extra []string) error {
-	mounts, err := mountPoints()
+// Options configure LayOut. Zero fields mean defaults.
+type Options struct {
+	// Extra lists more absolute paths to show, with all mounts below them. They must exist.
+	Extra []string
+	// IDMap is a user namespace. The host's files that are mounted, not copied, have owners of
+	// that namespace: a file of user 0 belongs to the namespace's user 0. A path is shown with
+	// its own owners if the kernel cannot map those of its mounts, as of an overlay. The tmpfs
+	// and the copies in it belong to the caller. Default: no mapping. LayOut does not close the
+	// file.
+	IDMap *os.File
+}
+
+// LayOut lays out the host's root file system at dir, which becomes a small tmpfs with
+// read-only bind mounts. It must run in a mount namespace of its own.
+func LayOut(dir string, opts Options) error {
+	mounts, err := MountPoints()
 	if err != nil {
 		return err
 	}
-	if err := mountTmpfs(dir); err != nil {
+	if err := MountTmpfs(dir); err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(dir)
@@ -72,14 +89,14 @@ func layOutHostRoot(dir string, extra []string) error {
 		return err
 	}
 	var hidden []string
-	for _, path := range plan.HostHidden {
+	for _, path := range hiddenParts {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			hidden = append(hidden, real)
 		}
 	}
-	h := hostView{root: root, hidden: append(mounts, hidden...)}
+	h := hostView{root: root, idMap: opts.IDMap, hidden: append(mounts, hidden...)}
 	slices.Sort(h.hidden)
-	if err := h.showAll(plan.HostTrees); err != nil {
+	if err := h.showAll(trees); err != nil {
 		return err
 	}
 	for _, etc := range hostEtcs {
@@ -90,23 +107,16 @@ func layOutHostRoot(dir string, extra []string) error {
 	if err := errors.Join(h.makePAM(), h.coverPackageManagers()); err != nil {
 		return err
 	}
-	h.hidden, h.flags = hidden, unix.MS_REC // the user asked for these paths with all mounts below them
-	for _, path := range extra {
+	h.hidden, h.deep = hidden, true // the user asked for these paths with all mounts below them
+	for _, path := range opts.Extra {
 		if _, err := os.Lstat(path); err != nil {
 			return err
 		}
 	}
-	if err := h.showAll(extra); err != nil {
+	if err := h.showAll(opts.Extra); err != nil {
 		return err
 	}
-	return hostAccounts(filepath.Join(dir, "etc"))
-}
-
-func mountTmpfs(dir string) error {
-	if err := unix.Mount("atoll", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
-		return fmt.Errorf("mount tmpfs: %w", err)
-	}
-	return nil
+	return writeAccounts(filepath.Join(dir, "etc"))
 }
 
 // A hostView is the host's root file system while it is being laid out. Files must be made
@@ -114,7 +124,8 @@ func mountTmpfs(dir string) error {
 type hostView struct {
 	root   *os.Root
 	hidden []string // paths below shown directories that are left empty; without links, parents first
-	flags  uintptr  // of bind mounts
+	deep   bool     // directories are shown with the mounts below them
+	idMap  *os.File // Options.IDMap
 }
 
 // showEtc shows the files of a directory that hostEtc and hostJava name.
@@ -187,7 +198,7 @@ func (h *hostView) showPath(path string) error {
 		if err := h.root.MkdirAll(name, 0o755); err != nil {
 			return err
 		}
-		if err := bindReadOnly(path, filepath.Join(h.root.Name(), name), h.flags); err != nil {
+		if err := h.bindReadOnly(path, filepath.Join(h.root.Name(), name), h.deep); err != nil {
 			return err
 		}
 		return h.hideBelow(path)
@@ -218,7 +229,7 @@ func (h *hostView) showFile(path, name string, info fs.FileInfo) error {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return bindReadOnly(path, filepath.Join(h.root.Name(), name), 0)
+	return h.bindReadOnly(path, filepath.Join(h.root.Name(), name), false)
 }
 
 // hideBelow empties the hidden parts of a directory that was just shown.
@@ -245,55 +256,18 @@ func (h *hostView) emptyPath(name string) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		return mountTmpfs(target)
+		return MountTmpfs(target)
 	}
 	const blank = "proc/.blank" // hidden below the mount of /proc; a deleted file could not be mounted again
 	if err := h.root.WriteFile(blank, nil, 0o644); err != nil {
 		return err
 	}
-	return bindReadOnly(filepath.Join(h.root.Name(), blank), target, 0)
+	return h.bindReadOnly(filepath.Join(h.root.Name(), blank), target, false)
 }
 
-// bindReadOnly mounts source at target, with the flag MS_REC also the mounts below it,
-// read-only, without devices or set-user-ID programs. Later mounts of the machine do not
-// appear there.
-func bindReadOnly(source, target string, flags uintptr) error {
-	err := unix.Mount(source, target, "", unix.MS_BIND|flags, "")
-	if errors.Is(err, unix.EINVAL) { // a user namespace may not look below mounts that it did not make
-		err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, "")
-	}
-	if err != nil {
-		return fmt.Errorf("bind %s: %w", source, err)
-	}
-	attr := unix.MountAttr{
-		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-		Propagation: unix.MS_PRIVATE,
-	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr); err != nil {
-		return fmt.Errorf("make %s read-only: %w; needs Linux 5.12 or later", source, err)
-	}
-	return nil
-}
-
-// mountPoints returns the mount points that this thread sees.
-func mountPoints() ([]string, error) {
-	data, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	var points []string
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 4 {
-			points = append(points, unescape.Replace(fields[4]))
-		}
-	}
-	return points, nil
-}
-
-// hostAccounts writes passwd and group with the host's system accounts only: the names of
+// writeAccounts writes passwd and group with the host's system accounts only: the names of
 // its people are private.
-func hostAccounts(etc string) error {
+func writeAccounts(etc string) error {
 	files := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n",
 		"group":  "root:x:0:\n",

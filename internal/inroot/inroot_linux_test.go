@@ -1,4 +1,4 @@
-package guest
+package inroot
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 // Where something is to be mounted, links lead to where they would if the root were that of
 // all, and what is missing is made.
-func TestPlace(t *testing.T) {
+func TestOpen(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	for _, dir := range []string{"usr/bin", "run"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -42,21 +42,21 @@ func TestPlace(t *testing.T) {
 		{"/gone", false, "", unix.EEXIST},
 		{"/usr/file/below", false, "", unix.ENOTDIR},
 	} {
-		fd, err := openInRoot(root, tt.path, tt.file)
+		fd, err := Open(root, tt.path, tt.file)
 		if tt.want == "" {
 			if !errors.Is(err, tt.err) {
-				t.Errorf("place(%s): %v, want %v", tt.path, err, tt.err)
+				t.Errorf("open(%s): %v, want %v", tt.path, err, tt.err)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("place(%s): %v", tt.path, err)
+			t.Errorf("open(%s): %v", tt.path, err)
 			continue
 		}
 		var got, want unix.Stat_t
 		err = errors.Join(unix.Fstat(fd, &got), unix.Stat(filepath.Join(root, tt.want), &want), unix.Close(fd))
 		if err != nil || got.Ino != want.Ino || (got.Mode&unix.S_IFMT == unix.S_IFREG) != tt.file {
-			t.Errorf("place(%s) is not %s: %v", tt.path, tt.want, err)
+			t.Errorf("open(%s) is not %s: %v", tt.path, tt.want, err)
 		}
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package plan
+package hostroot
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 )
 
 // Programs of the host find each other and the certificates, as far as the sandbox sees them.
-func TestHostEnv(t *testing.T) {
+func TestEnv(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestHostEnv(t *testing.T) {
 	if err := os.WriteFile(dir+"/shown/ca.pem", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	got := HostEnv([]string{
+	got := Env([]string{
 		"PATH=" + dir + "/shown/bin::relative:" + dir + "/secret/bin:/usr/bin:" + dir + "/shown/link:" + dir + "/shown/none:/usr/lib:" + dir + "/shown/bin",
 		"SSL_CERT_FILE=" + dir + "/shown/ca.pem", "PIP_CERT=" + dir + "/secret/ca.pem", "GIT_SSL_CAINFO=", "TOKEN=" + dir + "/shown/ca.pem", "SSL_CERT_DIR=/usr/src",
 	}, []string{dir + "/shown"})
@@ -34,7 +34,7 @@ func TestHostEnv(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := HostEnv(nil, nil); !slices.Equal(got, []string{"PATH=" + DefaultPath}) {
+	if got := Env(nil, nil); !slices.Equal(got, []string{"PATH=" + DefaultPath}) {
 		t.Errorf("of no environment: %q", got)
 	}
 }

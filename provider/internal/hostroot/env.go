@@ -1,6 +1,6 @@
 //go:build linux
 
-package plan
+package hostroot
 
 import (
 	"os"
@@ -18,27 +18,17 @@ var certVars = []string{
 	"REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "npm_config_cafile",
 }
 
-// The trees of the host's root file system that a sandbox sees by default.
-var (
-	// HostTrees are shown as they are: the machine's programs and libraries.
-	HostTrees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
-
-	// HostHidden are the parts of HostTrees that are not shown, unless they are named
-	// themselves: configuration, data and sources, which belong to the machine.
-	HostHidden = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
-)
-
 // DefaultPath is the PATH of commands if nothing sets one.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // hostCerts are the directories and files of the host's /etc with certificates that a sandbox sees.
 var hostCerts = []string{"/etc/ca-certificates", "/etc/pki/ca-trust", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/ssl/certs"}
 
-// HostEnv returns the environment of this machine's programs in a sandbox that sees its root file system: the PATH of
+// Env returns the environment of this machine's programs in a sandbox that sees its root file system: the PATH of
 // env and the variables of certificates, as far as the sandbox sees what they name. extra names the paths that it sees
 // in addition.
-func HostEnv(env, extra []string) []string {
-	seen := slices.Concat(HostTrees, hostCerts, extra)
+func Env(env, extra []string) []string {
+	seen := slices.Concat(trees, hostCerts, extra)
 	var dirs []string
 	for dir := range strings.SplitSeq(process.Lookup(env, "PATH")+":"+DefaultPath, ":") {
 		if !slices.Contains(dirs, dir) && (slices.Contains(strings.Split(DefaultPath, ":"), dir) || isSeen(dir, seen)) {
@@ -65,7 +55,7 @@ func isSeen(path string, seen []string) bool {
 	}
 	for _, p := range []string{filepath.Clean(path), real} {
 		below := func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+string(os.PathSeparator)) }
-		if !slices.ContainsFunc(seen, below) || slices.ContainsFunc(HostHidden, below) {
+		if !slices.ContainsFunc(seen, below) || slices.ContainsFunc(hiddenParts, below) {
 			return false
 		}
 	}

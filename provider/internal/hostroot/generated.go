@@ -1,6 +1,6 @@
 //go:build linux
 
-package sentry
+package hostroot
 
 import (
 	"errors"
@@ -58,7 +58,8 @@ func (h *hostView) coverPackageManagers() error {
 				continue // its target is not shown
 			}
 			if err == nil {
-				err = bindReadOnly(filepath.Join(h.root.Name(), script), filepath.Join(h.root.Name(), real), 0)
+				own := hostView{} // without a mapping: the program belongs to the caller
+				err = own.bindReadOnly(filepath.Join(h.root.Name(), script), filepath.Join(h.root.Name(), real), false)
 			}
 			if err != nil {
 				return err

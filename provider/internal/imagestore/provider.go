@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package imagestore
 
 import (
 	"context"
@@ -11,13 +11,34 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
+// A Provider is a supervised.Provider that shows its images. Providers embed it.
+type Provider struct {
+	*supervised.Provider
+	backend *Backend
+}
+
+// NewProvider returns a Provider around p, whose backend has b inside.
+func NewProvider(p *supervised.Provider, b *Backend) *Provider { return &Provider{p, b} }
+
+// Prepare implements atoll.Preparer: it pulls the image.
+func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if _, err := spec.Complete(p.Info().Name); err != nil {
+		return err
+	}
+	if IsHost(spec.Image) || spec.Snapshot != "" {
+		return nil
+	}
+	_, err := p.backend.store.GetBy(ctx, spec.Pull, spec.Image, progress)
+	return err
+}
+
 // Images implements atoll.ImageStore.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.backend.images.List(ctx)
+	all, err := p.backend.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +56,13 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	if force { // a running sandbox still holds its image
-		return p.backend.images.Remove(ctx, ref, nil)
+		return p.backend.store.Remove(ctx, ref, nil)
 	}
 	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return err
 	}
-	return p.backend.images.Remove(ctx, ref, keepUsed(ref, users))
+	return p.backend.store.Remove(ctx, ref, keepUsed(ref, users))
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -50,7 +71,7 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	if err != nil {
 		return atoll.Pruned{}, err
 	}
-	pruned, err := p.backend.images.Prune(ctx, image.PruneOptions{
+	pruned, err := p.backend.store.Prune(ctx, image.PruneOptions{
 		Unused: time.Duration(opts.UnusedFor), Unnamed: !opts.All, Keep: keepUsed("", users),
 	})
 	return atoll.Pruned{Images: pruned.Images, Size: pruned.Bytes}, err
@@ -58,10 +79,10 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 
 // ResolveImage implements atoll.ImageResolver.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	if isHost(ref) {
+	if IsHost(ref) {
 		return "", ctx.Err()
 	}
-	return p.backend.images.Digest(ref)
+	return p.backend.store.Digest(ref)
 }
 
 // keepUsed returns a function that refuses to remove images that have users.
@@ -75,6 +96,7 @@ func keepUsed(ref string, users map[string]string) image.Keep {
 }
 
 var (
+	_ atoll.Preparer      = (*Provider)(nil)
 	_ atoll.ImageStore    = (*Provider)(nil)
 	_ atoll.ImageResolver = (*Provider)(nil)
 )

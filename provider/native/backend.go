@@ -1,0 +1,135 @@
+//go:build linux
+
+package native
+
+import (
+	"context"
+	"os"
+	"runtime"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/imagestore"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
+	"github.com/seed46cd37a8/atoll/provider/native/internal/plan"
+)
+
+// A backend implements supervised.Backend.
+type backend struct {
+	*imagestore.Backend
+	opts Options
+	caps atoll.Caps
+}
+
+// detectCaps returns what sandboxes can do on this machine as this user.
+func detectCaps() atoll.Caps {
+	groups := cgroup.Open(cgroup.Root)
+	memory, cpu := groups.Can()
+	return atoll.Caps{
+		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		TTY: true, Files: true, Dial: true, Usage: true,
+		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
+		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: groups.CanFreeze(),
+		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
+	}
+}
+
+// The lowest limits with which a sandbox still starts and runs a command.
+const (
+	leastMemory    atoll.Bytes = 16 << 20
+	leastCPUs                  = 0.01
+	leastProcesses             = 4
+)
+
+// Supports implements supervised.Backend.
+func (b *backend) Supports(s *atoll.Spec) error {
+	wanted := *s
+	if userdb.IsRoot(wanted.User) {
+		wanted.User = ""
+	}
+	needsCgroups := "they need a writable cgroup: " + cgroupAdvice() + ", or leave them out"
+	err := wanted.CheckCaps("native", b.caps, map[string]string{
+		"memory_limit":  needsCgroups,
+		"cpu_limit":     needsCgroups,
+		"users":         "only root exists without privileges; run as root for other users",
+		"network_named": "use mode on or egress",
+		"publish":       "dial instead, which needs no network (atoll port-forward)",
+		"cache":         "use a named volume",
+		"snapshot":      "use gvisor",
+		"disk_limit":    "use gvisor",
+	})
+	if err != nil {
+		return err
+	}
+	r := s.Resources
+	refused := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
+	}
+	switch {
+	case r.Memory > 0 && r.Memory < leastMemory:
+		return refused("memory limit %s is too low; use at least %s", r.Memory, leastMemory)
+	case r.CPUs > 0 && r.CPUs < leastCPUs:
+		return refused("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
+	case r.CPUs > float64(runtime.NumCPU()):
+		return refused("CPU limit %g: this machine has %d", r.CPUs, runtime.NumCPU())
+	case r.Processes > 0 && r.Processes < leastProcesses:
+		return refused("process limit %d: use at least %d", r.Processes, leastProcesses)
+	}
+	return nil
+}
+
+// cgroupAdvice says how to get a writable cgroup.
+func cgroupAdvice() string {
+	if os.Geteuid() == 0 {
+		return "mount /sys/fs/cgroup read-write here"
+	}
+	return "run as root"
+}
+
+// Probe implements supervised.Backend.
+func (b *backend) Probe(ctx context.Context) atoll.Probe {
+	helper, err := b.Helper()
+	if err != nil {
+		return atoll.Probe{Reason: err.Error(), Fix: "free 50 MB there, or choose another directory with --state-dir or XDG_STATE_HOME"}
+	}
+	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
+	if !probe.OK {
+		return probe
+	}
+	probe.Notes = append(probe.Notes, "its wall is the kernel of this machine: use gvisor for programs that may attack that")
+	if b.opts.Helper == "" && slowEngine != "" {
+		probe.Notes = append(probe.Notes, slowEngine)
+	}
+	if !b.caps.MemoryLimit {
+		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+cgroupAdvice()+")")
+	}
+	return probe
+}
+
+// Restores implements supervised.Backend.
+func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
+	return atoll.Errorf("create", "", atoll.ErrUnsupported, "native sandboxes have no snapshots: use gvisor")
+}
+
+// Helper implements supervised.Backend.
+func (b *backend) Helper() (path string, err error) {
+	if b.opts.Helper != "" {
+		return b.opts.Helper, nil
+	}
+	if path, err = ownEngine(b.opts.Dir); err != nil {
+		return "", atoll.E("start", "", atoll.ErrUnavailable, err)
+	}
+	return path, nil
+}
+
+// Limits implements supervised.Backend.
+func (b *backend) Limits(r atoll.Resources) cgroup.Limits { return plan.CgroupLimits(r) }
+
+// Job implements supervised.Backend.
+func (b *backend) Job(*supervisor.Job) (any, error) {
+	return plan.Plan{HostPaths: b.opts.HostPaths}, nil
+}
+
+var _ supervised.Backend = (*backend)(nil)

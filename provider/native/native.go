@@ -1,0 +1,84 @@
+//go:build linux
+
+// Package native provides sandboxes with the walls of this machine's kernel: namespaces, a filter of system calls, Landlock and
+// cgroups. There is nothing to install, and neither root nor a daemon is needed. Programs inside run at the machine's own speed, and
+// what separates them from the host is the host's kernel: use gVisor or a virtual machine for code that may attack that.
+package native
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/image"
+	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
+	"github.com/seed46cd37a8/atoll/provider/internal/imagestore"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/native/internal/plan"
+)
+
+// Options configure the provider. Dir is required; zero fields mean defaults.
+type Options struct {
+	// Dir holds sandboxes, volumes and images. New makes it if it is missing; it must belong to this user alone. Many providers, in
+	// many processes, may share one directory.
+	Dir string
+	// RunDir holds data that must not survive a reboot, and must belong to this user alone. New makes it if it is missing. Default:
+	// below $XDG_RUNTIME_DIR, if that belongs to this user, else /run for root, else /run/user/UID if it exists, else the temporary
+	// directory.
+	RunDir string
+	// Helper is the binary that is executed as supervisor: cmd/atoll-native, or another program that imports package engine.
+	// Default: the one that this program has inside, if it is built with the tag embedengine, else this program.
+	Helper string
+	// Spare keeps one supervisor process started ahead of the next Create, which then saves that time: for servers, not for programs
+	// that make one sandbox.
+	Spare bool
+	// HostPaths are absolute paths of the host that the image "host" shows, read-only, in addition to the system's programs and
+	// libraries.
+	HostPaths []string
+	// Image configures the image store.
+	Image image.Options
+	// Cgroup is the prefix of the names of the sandboxes' cgroups. Default: "atoll-" and a hash of Dir, because callers choose ids, and
+	// sandboxes in two state directories may have the same id.
+	Cgroup string
+	// Log receives log messages. Default: they are discarded.
+	Log *slog.Logger
+
+	step func(name string) error // test hook: called before each step of making and starting a sandbox, may fail it
+}
+
+// A Provider makes sandboxes.
+type Provider struct{ *imagestore.Provider }
+
+// New opens the state directory. It does not check whether sandboxes work here: Probe does, and Create reports it.
+func New(opts Options) (*Provider, error) {
+	for _, path := range opts.HostPaths {
+		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+			return nil, atoll.Errorf("native", "", atoll.ErrInvalid, "host path %q: must be an absolute path other than /", path)
+		}
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Caps: detectCaps()}
+	images := imagestore.NewBackend(imagestore.Options{
+		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
+	})
+	p, err := supervised.New(supervised.Options{
+		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
+		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
+		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{imagestore.NewProvider(p, images)}, nil
+}
+
+var (
+	_ atoll.Provider      = (*Provider)(nil)
+	_ atoll.Preparer      = (*Provider)(nil)
+	_ atoll.ImageStore    = (*Provider)(nil)
+	_ atoll.ImageResolver = (*Provider)(nil)
+)

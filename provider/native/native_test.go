@@ -1,0 +1,212 @@
+//go:build linux
+
+package native_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+	"github.com/seed46cd37a8/atoll/provider/native"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+func TestConformance(t *testing.T) {
+	needNative(t)
+	count := 40
+	if testenv.RunAll() {
+		count = 100
+	}
+	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), pullableImage(t)...)...)
+}
+
+// sharedGroups are the groups of promises that can share a sandbox.
+var sharedGroups = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape")
+
+func BenchmarkNative(b *testing.B) {
+	needNative(b)
+	providertest.Bench(b, func(b *testing.B) atoll.Provider { return openProvider(b) }, suiteOptions()...)
+}
+
+func suiteOptions() []providertest.Option {
+	return []providertest.Option{
+		providertest.Slow(3),
+		providertest.Leaks(listLeaks),
+		providertest.Reopen(reopen),
+		providertest.CrashSandbox(crashSandbox),
+		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
+	}
+}
+
+// reopen returns another provider over the state of p.
+func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
+	again, err := native.New(optionsOf(p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// openedOptions holds the options of each provider, to open its state again: native.Options
+// by *native.Provider.
+var openedOptions sync.Map
+
+func optionsOf(p atoll.Provider) native.Options {
+	opts, _ := openedOptions.Load(p.(*native.Provider))
+	return opts.(native.Options)
+}
+
+// openProvider makes a provider over directories of its own.
+func openProvider[T testing.TB](t T) atoll.Provider {
+	opts := freshOptions(t)
+	p, err := native.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	openedOptions.Store(p, opts)
+	return p
+}
+
+// freshOptions returns options for a provider over directories of its own, which must be
+// empty again in the end.
+func freshOptions(t testing.TB) native.Options {
+	opts := native.Options{
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: shortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
+	}
+	t.Cleanup(func() { checkNothingLeft(t, opts) })
+	return opts
+}
+
+// checkNothingLeft checks that the directories in opts are empty.
+func checkNothingLeft(t testing.TB, opts native.Options) {
+	t.Helper()
+	if left := leftOnDisk(t, opts); len(left) > 0 {
+		t.Errorf("left behind: %s", strings.Join(left, " "))
+	}
+}
+
+// leftOnDisk lists the content of the directories in opts.
+func leftOnDisk(t testing.TB, opts native.Options) (left []string) {
+	t.Helper()
+	dirs := []string{opts.RunDir}
+	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
+		dirs = append(dirs, filepath.Join(opts.Dir, sub))
+	}
+	for _, dir := range dirs {
+		for _, e := range dirEntries(t, dir) {
+			left = append(left, filepath.Join(dir, e))
+		}
+	}
+	return left
+}
+
+// cgroupPrefix begins the names of this process's cgroups: other tests run at the same
+// time.
+var cgroupPrefix = fmt.Sprintf("atoll-test-%d-", os.Getpid())
+
+// shortDir returns a new directory with a short path, for sockets.
+func shortDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func dirEntries(t testing.TB, dir string) []string {
+	list, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// needNative skips where gVisor cannot work, with the reason; in CI that is a failure.
+func needNative(t testing.TB) {
+	p, err := native.New(native.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Helper: helperPath(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
+		t.Skipf("native sandboxes do not work here: %s; %s", probe.Reason, probe.Fix)
+	}
+}
+
+// helperPath returns the program cmd/atoll-native, which make build puts into atoll.
+func helperPath(t testing.TB) string {
+	out, err := buildEngine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// engineVar has the path of an engine program for a test program that cannot build one.
+const engineVar = "ATOLL_TEST_NATIVE"
+
+var buildEngine = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(engineVar); path != "" {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "atoll-native")
+	if err != nil {
+		return "", err
+	}
+	helperDir = dir
+	path := filepath.Join(dir, "atoll-native")
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "../../cmd/atoll-native").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the engine: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+var helperDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if helperDir != "" {
+		os.RemoveAll(helperDir)
+	}
+	os.Exit(code)
+}
+
+// listLeaks lists the sandboxes' cgroups on this machine. The suite itself looks for other
+// leaks, such as processes.
+func listLeaks(t *testing.T) []string { return listCgroups(t, cgroupPrefix) }
+
+// listCgroups lists the cgroups whose names begin with prefix.
+func listCgroups(t testing.TB, prefix string) []string {
+	t.Helper()
+	var list []string
+	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			if info, err := os.Stat(path); err == nil && info.IsDir() {
+				list = append(list, "cgroup "+path)
+			}
+		}
+	}
+	return list
+}
+
+func TestInterpreters(t *testing.T) {
+	p := openProvider(t)
+	defer p.Close()
+	providertest.CheckInterpreters(t, p)
+}

@@ -1,0 +1,13 @@
+//go:build linux && !embedengine
+
+package native
+
+import (
+	_ "github.com/seed46cd37a8/atoll/provider/native/engine" // takes over the processes of sandboxes
+)
+
+// ownEngine returns the path of the executable of supervisors: this program, which is an engine, too.
+func ownEngine(string) (string, error) { return "/proc/self/exe", nil }
+
+// slowEngine is a note for people about this program.
+const slowEngine = "this atoll is its own engine, so that sandboxes start slower: install a release, or run make build"
