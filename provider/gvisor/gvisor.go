@@ -101,24 +101,13 @@ func New(opts Options) (*Provider, error) {
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
-		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: stockResources(opts.StockResources, info.Caps)}, Image: imagestore.Host, HasRoom: opts.HasRoom},
+		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: opts.StockResources}, Image: imagestore.Host, HasRoom: opts.HasRoom},
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Provider{imagestore.NewProvider(p, images)}, nil
-}
-
-// stockResources returns the limits in r that a provider with caps enforces.
-func stockResources(r atoll.Resources, caps atoll.Caps) atoll.Resources {
-	if !caps.MemoryLimit {
-		r.Memory = 0
-	}
-	if !caps.CPULimit {
-		r.CPUs = 0
-	}
-	return r
 }
 
 // Version returns the version of the gVisor module that is compiled in.

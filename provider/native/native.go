@@ -34,6 +34,15 @@ type Options struct {
 	// Spare keeps one supervisor process started ahead of the next Create, which then saves that time: for servers, not for programs
 	// that make one sandbox.
 	Spare bool
+	// Stock is the most sandboxes that boot ahead of Create, for servers; their number follows the demand. 0 means none. A Create
+	// gets one if it asks for the image "host", no network, no mounts, and limits that the stock has. The sandbox gets all else of
+	// the spec then.
+	Stock int
+	// StockResources are the limits of these sandboxes, as far as this machine can enforce them. The stock learns others, which are
+	// asked for twice within an hour.
+	StockResources atoll.Resources
+	// HasRoom reports whether the machine has room for a second booted sandbox, or one more; nil means always.
+	HasRoom func() bool
 	// HostPaths are absolute paths of the host that the image "host" shows, read-only, in addition to the system's programs and
 	// libraries.
 	HostPaths []string
@@ -46,6 +55,7 @@ type Options struct {
 	Log *slog.Logger
 
 	step func(name string) error // test hook: called before each step of making and starting a sandbox, may fail it
+	halt string                  // test hook: the engine's step before which a supervisor stops itself by SIGSTOP
 }
 
 // A Provider makes sandboxes.
@@ -68,6 +78,9 @@ func New(opts Options) (*Provider, error) {
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
+		Stock: supervised.Stock{
+			Max: opts.Stock, Spec: atoll.Spec{Resources: opts.StockResources}, Image: imagestore.Host, HasRoom: opts.HasRoom,
+		},
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})
 	if err != nil {

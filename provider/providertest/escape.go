@@ -73,6 +73,7 @@ var escapePromises = []promise{
 				t.Errorf("mknod made the device %s", name)
 			}
 		}
+		h.newAttacker(t, sb).checkAttackFails(t, "power", "/data")
 		checkNoPower(t, dir)
 	}},
 	{"signals and traces reach no process outside", []need{needIsolation}, attackProcesses},
@@ -336,6 +337,9 @@ func checkNoPower(t *testing.T, dir string) {
 		info, err := e.Info()
 		if err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeDevice) != 0 {
 			t.Errorf("on the host there is %s %s", info.Mode(), path)
+		}
+		if hasCapabilities(path) {
+			t.Errorf("on the host %s has capabilities", path)
 		}
 		return err
 	})

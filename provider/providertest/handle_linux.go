@@ -15,3 +15,9 @@ func fileHandle(name string) string {
 	}
 	return fmt.Sprintf("%d:%s", handle.Type(), hex.EncodeToString(handle.Bytes()))
 }
+
+// hasCapabilities reports whether the file is a program with capabilities.
+func hasCapabilities(name string) bool {
+	_, err := unix.Lgetxattr(name, "security.capability", nil)
+	return err == nil
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -198,5 +199,41 @@ func attackSettings(_, _ string, _ []string) {
 			reportEscape("oom_score_adj can be lowered")
 		}
 		f.Close()
+	}
+}
+
+// makePower tries to make programs in the directory args[0] that give rights on the host to those who execute them: with
+// set-user-ID bits, by each call that can set the mode of a file, and with capabilities. The caller looks for them.
+func makePower(_, _ string, args []string) {
+	in := func(name string) string { return filepath.Join(args[0], name) }
+	const power = 0o6755
+	for name, create := range map[string]func(path string) (int, error){
+		"open": func(path string) (int, error) { return unix.Open(path, unix.O_CREAT|unix.O_WRONLY, power) },
+		"openat": func(path string) (int, error) {
+			return unix.Openat(unix.AT_FDCWD, path, unix.O_CREAT|unix.O_WRONLY, power)
+		},
+		"openat2": func(path string) (int, error) {
+			return unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_CREAT | unix.O_WRONLY, Mode: power})
+		},
+		"plain": func(path string) (int, error) { return unix.Open(path, unix.O_CREAT|unix.O_WRONLY, 0o755) },
+	} {
+		fd, err := create(in(name))
+		if err != nil {
+			continue
+		}
+		_ = unix.Fchmod(fd, power)
+		unix.Close(fd)
+	}
+	_ = unix.Chmod(in("plain"), power)
+	_ = unix.Fchmodat(unix.AT_FDCWD, in("plain"), power, 0)
+	_ = unix.Fchmodat(unix.AT_FDCWD, in("plain"), power, unix.AT_SYMLINK_NOFOLLOW) // fchmodat2
+	_ = unix.Mknod(in("mknod"), unix.S_IFREG|power, 0)
+	_ = unix.Mknod(in("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
+	for _, version := range []uint32{2, 3} { // struct vfs_ns_cap_data, with all capabilities
+		value := make([]byte, 20+4*(version-2))
+		for i, v := range []uint32{version<<24 | 1, ^uint32(0), 0, ^uint32(0), 0} {
+			binary.LittleEndian.PutUint32(value[i*4:], v)
+		}
+		_ = unix.Setxattr(in("plain"), "security.capability", value, 0)
 	}
 }

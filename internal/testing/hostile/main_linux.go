@@ -48,6 +48,7 @@ var attacks = map[string]func(marker, text string, args []string){
 	"dialout": dialOut,
 	"stops":   stopProcesses,
 	"tree":    makeDeepTree,
+	"power":   makePower,
 }
 
 func main() {

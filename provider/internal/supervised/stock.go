@@ -19,7 +19,7 @@ import (
 type Stock struct {
 	// Max is the most of them at a time; 0 means none. Their number follows the demand.
 	Max int
-	// Spec is the spec of the sandboxes. A Create gets one if its spec differs only in what a sandbox can get after its boot,
+	// Spec is the spec of the sandboxes, without limits that the provider cannot enforce. A Create gets one if its spec differs only in what a sandbox can get after its boot,
 	// and in limits that other calls of Create had, too.
 	Spec atoll.Spec
 	// Image is the name of the image of a spec without one.
@@ -74,12 +74,24 @@ const (
 func newStock(p *Provider) *stock {
 	s := &stock{p: p, opts: p.opts.Stock, wake: make(chan struct{}, 1), booted: make(chan struct{})}
 	s.quit, s.stop = context.WithCancel(context.Background())
+	s.opts.Spec.Resources = keepEnforced(s.opts.Spec.Resources, p.opts.Info.Caps)
 	s.kinds = []*kind{newKind(s.opts.Spec.Resources.WithDefaults(), newDemand(s.opts.Max, time.Now()))}
 	s.shape = bootShape(&s.opts.Spec, s.opts.Image)
 	if s.opts.Max > 0 {
 		s.work.Go(s.fillForever)
 	}
 	return s
+}
+
+// keepEnforced returns the limits in r that a provider with caps enforces.
+func keepEnforced(r atoll.Resources, caps atoll.Caps) atoll.Resources {
+	if !caps.MemoryLimit {
+		r.Memory = 0
+	}
+	if !caps.CPULimit {
+		r.CPUs = 0
+	}
+	return r
 }
 
 // bootShape returns a text that is equal for two specs if they differ only in limits and in what a sandbox can get after its

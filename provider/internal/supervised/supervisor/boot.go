@@ -74,8 +74,8 @@ func (sv *supervisor) bootSandbox() error {
 // prepareMounts isolates the mounts of this process from those of the machine.
 func (sv *supervisor) prepareMounts() error {
 	err := detachMounts()
-	if err == nil && slices.ContainsFunc(sv.sandbox.Job.Mounts, func(m Mount) bool { return m.Bind && !m.ReadOnly }) {
-		err = protectHostFiles(sv.sandbox.isolation == atoll.IsolationVM)
+	if err == nil && sv.sandbox.Job.WritesHostFiles() && sv.sandbox.isolation != atoll.IsolationContainer { // whose engine does it inside
+		err = protectHostFiles(sv.sandbox.isolation == atoll.IsolationKernel)
 	}
 	if err != nil {
 		return sv.sandbox.bootError(err)

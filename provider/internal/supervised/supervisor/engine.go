@@ -15,6 +15,9 @@ type Kind struct {
 	Argv0 string
 	// Isolation is the isolation of their sandboxes.
 	Isolation atoll.Isolation
+	// Prepare, if it is not nil, does ahead what needs no job. A supervisor that was started before there is a sandbox for it calls it on
+	// the main thread, while it waits for its job.
+	Prepare func()
 	// New returns the engine of the sandbox, of which nothing runs yet. The engine may
 	// append messages to log, which outlives it.
 	New func(s *Sandbox, log io.Writer) (Engine, error)

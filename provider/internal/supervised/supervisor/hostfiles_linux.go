@@ -14,12 +14,12 @@ import (
 // and to make devices, in this process and in all that it starts from now on. Call it before the
 // engine starts if the sandbox can write to a directory of the host that other users may enter: with
 // such a file they would get the rights of its owner: of root, if Atoll runs as root.
-// machine reports whether the engine is a virtual machine, whose daemons create files with openat2 if they can: its mode
-// cannot be seen, so the filter hides it. gVisor opens files with it, and needs it.
-func protectHostFiles(machine bool) error {
-	program := hostFilesProgram(runtime.GOARCH, machine)
-	if program == nil {
-		return errors.New("protect files of the host: no seccomp filter for the architecture " + runtime.GOARCH)
+// openat2 creates files, too, with a mode that a filter cannot see. So the filter hides it unless openat2 is set: programs inside
+// and the daemons of virtual machines do without. gVisor opens files with it, and needs it.
+func protectHostFiles(openat2 bool) error {
+	program, err := HostFilesFilter(openat2)
+	if err != nil {
+		return err
 	}
 	f := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	// TSYNC: the engine's processes may be started by any thread.
@@ -32,6 +32,15 @@ func protectHostFiles(machine bool) error {
 		return fmt.Errorf("protect files of the host: thread %d has a filter of its own", thread)
 	}
 	return nil
+}
+
+// HostFilesFilter returns the filter of protectHostFiles, for an engine that lays it on what runs inside only.
+func HostFilesFilter(openat2 bool) ([]unix.SockFilter, error) {
+	program := hostFilesProgram(runtime.GOARCH, openat2)
+	if program == nil {
+		return nil, errors.New("protect files of the host: no seccomp filter for the architecture " + runtime.GOARCH)
+	}
+	return program, nil
 }
 
 // A modeCall is a system call that can set the mode of a file.
@@ -78,7 +87,7 @@ var auditArchs = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": uni
 
 // hostFilesProgram returns the filter for an architecture, all of which are little-endian, or nil if there is none.
 // Each jump skips the following instructions, so that it reads from top to bottom.
-func hostFilesProgram(goarch string, machine bool) []unix.SockFilter {
+func hostFilesProgram(goarch string, openat2 bool) []unix.SockFilter {
 	const number, arch, arguments = 0, 4, 16   // offsets in the kernel's struct seccomp_data
 	const x32 = 0x40000000                     // in the numbers of amd64 kernels' third convention
 	const creating = unix.O_CREAT | 0o20000000 // or __O_TMPFILE
@@ -102,7 +111,7 @@ func hostFilesProgram(goarch string, machine bool) []unix.SockFilter {
 	if goarch == "amd64" {
 		judged = append(judged, unless(unix.BPF_JGE, x32, 1), absent)
 	}
-	if machine {
+	if !openat2 {
 		judged = append(judged, unless(unix.BPF_JEQ, openat2Call, 1), absent)
 	}
 	for _, c := range calls {

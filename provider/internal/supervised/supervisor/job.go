@@ -3,6 +3,7 @@ package supervisor
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
@@ -39,6 +40,11 @@ type Mount struct {
 	ReadOnly bool        `json:"read_only,omitempty"`
 	Bind     bool        `json:"bind,omitempty"` // of a path that the user named; other users of the machine may reach it
 	Size     atoll.Bytes `json:"size,omitzero"`  // of a tmpfs
+}
+
+// WritesHostFiles reports whether the sandbox can write to a directory of the host that other users may enter.
+func (j *Job) WritesHostFiles() bool {
+	return slices.ContainsFunc(j.Mounts, func(m Mount) bool { return m.Bind && !m.ReadOnly })
 }
 
 // A Reply is the supervisor's answer once the sandbox runs, or could not be started.

@@ -110,6 +110,9 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	if err := OwnMounts(); err != nil {
 		return nil, err
 	}
+	if kind.Prepare != nil && argumentAt(2) == Spare {
+		kind.Prepare()
+	}
 	var job Job
 	dec := json.NewDecoder(conn)
 	if err := dec.Decode(&job); err != nil {

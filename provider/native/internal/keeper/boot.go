@@ -44,7 +44,13 @@ var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) e
 func (e *engine) Steps() []supervisor.Step {
 	all := make([]supervisor.Step, len(startSteps))
 	for i, do := range startSteps {
-		all[i] = supervisor.Step{Name: plan.EngineSteps[i], Do: func(_ context.Context, undo *supervisor.Undo) error { return do(e, undo) }}
+		name := plan.EngineSteps[i]
+		all[i] = supervisor.Step{Name: name, Do: func(_ context.Context, undo *supervisor.Undo) error {
+			if e.plan.Halt == name { // for a test, which continues or kills this process
+				_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+			}
+			return do(e, undo)
+		}}
 	}
 	return all
 }
@@ -55,10 +61,25 @@ func (e *engine) makeIDs(undo *supervisor.Undo) (err error) {
 	if e.inside, err = e.sandbox.Group.MakeInside(e.job.Spec.Resources.Processes); err != nil {
 		return err
 	}
-	if e.ids, err = newIDs(); err == nil {
+	if e.ids, ahead.ids = ahead.ids, nil; e.ids == nil {
+		e.ids, err = newIDs()
+	}
+	if err == nil {
 		undo.Add(e.ids.releaseIDs)
 	}
 	return err
+}
+
+// ahead has parts of a sandbox that were made before its job arrived. The sandbox takes them. A part is nil if there is none.
+var ahead struct {
+	ids     *ids
+	network *os.File // a network namespace without a network
+}
+
+// prepareParts makes the parts of ahead. If one cannot be made, the start of the sandbox tries again, and reports why.
+func prepareParts() {
+	ahead.ids, _ = newIDs()
+	ahead.network, _ = newNetworkNamespace()
 }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
@@ -214,7 +235,9 @@ func (e *engine) startInit(undo *supervisor.Undo) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	e.sandbox.Watch()
+	if !e.job.Ahead { // else Adopt does
+		e.sandbox.Watch()
+	}
 	return nil
 }
 
@@ -250,7 +273,7 @@ func (e *engine) newBox() (_ *box, err error) {
 	spec := &e.job.Spec
 	b := &box{
 		ids: e.ids, group: e.inside, network: e.network.namespace, hostname: hostName(spec),
-		groups: e.ids.count > 1, filter: seccomp.Program(seccomp.Options{}),
+		groups: e.ids.count > 1, filters: [][]unix.SockFilter{seccomp.Program(seccomp.Options{})},
 		shared: sharedMemory(spec.Resources.Memory), user: userLimits(), covers: e.covers.listNames(),
 		fixed: filterExisting(fixedPaths), masked: filterExisting(maskedPaths),
 	}
@@ -259,6 +282,13 @@ func (e *engine) newBox() (_ *box, err error) {
 			b.closeFiles()
 		}
 	}()
+	if e.job.WritesHostFiles() {
+		filter, err := supervisor.HostFilesFilter(false)
+		if err != nil {
+			return nil, err
+		}
+		b.filters = append(b.filters, filter)
+	}
 	if b.root, err = openPath(e.root.mergedPath()); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ import (
 )
 
 func init() {
-	supervisor.TakeOver(supervisor.Kind{Argv0: plan.SupervisorArgv0, Isolation: atoll.IsolationContainer, New: newEngine})
+	supervisor.TakeOver(supervisor.Kind{Argv0: plan.SupervisorArgv0, Isolation: atoll.IsolationContainer, Prepare: prepareParts, New: newEngine})
 	if len(os.Args) == 0 {
 		return
 	}
@@ -70,16 +70,24 @@ type engine struct {
 }
 
 func newEngine(b *supervisor.Sandbox, _ io.Writer) (supervisor.Engine, error) {
-	e := &engine{sandbox: b, job: b.Job, table: process.NewTable()}
+	e := &engine{sandbox: b, job: b.Job}
 	if err := json.Unmarshal(b.Job.Engine, &e.plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
 	}
-	if limit := int64(b.Job.Spec.Resources.Memory); limit > 0 {
-		e.table.EndedOutput = min(limit/16, process.DefaultEndedOutput)
-	}
-	e.table.OpenTerminal = e.openTerminal
+	e.makeTable()
 	e.files = newFiles(e)
 	return e, nil
+}
+
+// makeTable makes the table of processes. The output of those that have ended takes only a part of the sandbox's memory, which this
+// process shares.
+func (e *engine) makeTable() {
+	table := process.NewTable()
+	if limit := int64(e.job.Spec.Resources.Memory); limit > 0 {
+		table.EndedOutput = min(limit/16, process.DefaultEndedOutput)
+	}
+	table.OpenTerminal = e.openTerminal
+	e.table = table
 }
 
 // Name implements supervisor.Engine.

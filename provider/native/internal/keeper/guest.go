@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -147,13 +146,10 @@ func (e *engine) startGuest(ctx context.Context) (*runningGuest, error) {
 	return &runningGuest{client, p}, nil
 }
 
-// guestEndTimeout is the time that a guest gets to die.
-const guestEndTimeout = 5 * time.Second
-
 // makeWorkdir makes the directory in which processes start, unless it is the data volume.
 func (e *engine) makeWorkdir() error {
 	dir := path.Clean(e.job.Spec.Workdir)
-	if dir == atoll.DefaultWorkdir && e.job.Caps.Volumes {
+	if dir == "/" || dir == atoll.DefaultWorkdir && e.job.Caps.Volumes {
 		return nil
 	}
 	cred, err := e.resolveUser(e.defaultUser())

@@ -33,13 +33,18 @@ func newNetwork(spec atoll.Network, refused func(atoll.Refusal), log *slog.Logge
 			err = errors.Join(err, n.closeNetwork())
 		}
 	}()
+	spare := ahead.network
+	ahead.network = nil
 	if spec.Mode == atoll.NetworkNone {
-		err = onThread(func() (err error) { n.namespace, err = makeNetworkNamespace(); return err })
+		if n.namespace = spare; spare == nil {
+			n.namespace, err = newNetworkNamespace()
+		}
 		if err == nil {
 			n.closers = append(n.closers, n.namespace.Close)
 		}
 		return n, err
 	}
+	_ = spare.Close() // which a nil file survives
 	policy, err := usernet.NewPolicy(spec)
 	if err != nil {
 		return nil, err
@@ -81,8 +86,17 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// makeNetworkNamespace makes a network namespace in which only the loopback interface is up, and enters it.
-func makeNetworkNamespace() (*os.File, error) {
+// newNetworkNamespace returns a network namespace in which only the loopback interface is up.
+func newNetworkNamespace() (file *os.File, err error) {
+	err = onThread(func() (err error) {
+		file, err = enterNetworkNamespace()
+		return err
+	})
+	return file, err
+}
+
+// enterNetworkNamespace makes the namespace of newNetworkNamespace, and enters it with this thread.
+func enterNetworkNamespace() (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("new network namespace: %w", err)
 	}

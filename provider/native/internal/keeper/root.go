@@ -216,12 +216,7 @@ func (r *root) writeFiles(etc map[string]string) error {
 	return nil
 }
 
-// isBelow reports whether the path p is dir or below it.
-func isBelow(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// mountsError says which mount failed.
+// mountError says which mount failed.
 func mountError(id, target string, err error) error {
 	if e := (*atoll.Error)(nil); errors.As(err, &e) {
 		return err

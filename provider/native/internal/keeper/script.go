@@ -38,7 +38,7 @@ type box struct {
 	shared   uint64   // the size of /dev/shm, in bytes
 	groups   bool     // the sandbox has groups besides the first
 	ruleset  *os.File // of Landlock; nil without
-	filter   []unix.SockFilter
+	filters  [][]unix.SockFilter
 	user     []userLimit // of all users inside together
 	masked   []string    // paths in /proc that are empty inside
 	fixed    []string    // paths in /proc that are read-only inside
@@ -54,10 +54,11 @@ type userLimit struct {
 type rlimit struct{ soft, hard uint64 }
 
 // capabilities lists the rights of root inside, over what belongs to the sandbox. Package managers and daemons need them to change owners
-// and users of files; users other than root have none.
+// and users of files; users other than root have none. CAP_SETFCAP is not among them: on a directory of the host, a program with
+// capabilities would have them on the host, too.
 var capabilities = []int{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL,
-	unix.CAP_NET_BIND_SERVICE, unix.CAP_SETFCAP, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID,
+	unix.CAP_NET_BIND_SERVICE, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SETUID,
 }
 
 // startProcess starts the first process of a sandbox, with the other ends of line. Call it on the main thread: the kernel kills the
@@ -185,7 +186,7 @@ func (s *scriptBuilder) setLimits(b *box) {
 		data := binary.LittleEndian.AppendUint64(nil, l.soft)
 		s.Do(name, unix.SYS_PRLIMIT64, 0, uint64(resource), s.AddBytes(binary.LittleEndian.AppendUint64(data, l.hard)), 0)
 	}
-	limit("core files", unix.RLIMIT_CORE, rlimit{})
+	limit("core files", unix.RLIMIT_CORE, rlimit{1, 1}) // with 0, the kernel would still run a program of the host for each crash
 	limit("open files", unix.RLIMIT_NOFILE, b.files)
 	if b.procs.hard > 0 {
 		limit("processes", unix.RLIMIT_NPROC, b.procs)
@@ -242,10 +243,10 @@ func (s *scriptBuilder) dropRights(b *box) {
 	if b.ruleset != nil {
 		s.Do("Landlock", unix.SYS_LANDLOCK_RESTRICT_SELF, uint64(b.ruleset.Fd()), 0)
 	}
-	if len(b.filter) > 0 {
+	for _, filter := range b.filters {
 		program := make([]byte, 16) // struct sock_fprog
-		binary.LittleEndian.PutUint16(program, uint16(len(b.filter)))
-		binary.LittleEndian.PutUint64(program[8:], uint64(uintptr(unsafe.Pointer(&b.filter[0]))))
+		binary.LittleEndian.PutUint16(program, uint16(len(filter)))
+		binary.LittleEndian.PutUint64(program[8:], uint64(uintptr(unsafe.Pointer(&filter[0]))))
 		s.Do("filter of system calls", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, s.AddBytes(program))
 	}
 }

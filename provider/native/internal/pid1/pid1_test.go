@@ -213,3 +213,30 @@ func TestStopped(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
+
+// No exit is missed, however many processes end at the same moment.
+func TestExitsAtOnce(t *testing.T) {
+	in, _ := start(t)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for range 200 {
+		var list []*Process
+		for range 4 {
+			p, err := in.Start(t.Context(), script(":"), [3]*os.File{null, null, null}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, p)
+		}
+		for _, p := range list {
+			select {
+			case <-p.ended:
+			case <-time.After(testenv.Scale(20 * time.Second)):
+				t.Fatal("an exit was missed")
+			}
+		}
+	}
+}

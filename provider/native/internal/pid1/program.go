@@ -69,10 +69,11 @@ const (
 	callInherit
 	callBlock
 	callSignals
-	callPoll // without an end
-	callReap // one child
+	callPoll  // without an end
+	callDrain // the signals, before the look for the children that sent them
+	callReap  // one child
 	callReport
-	callDrain
+	callWait    // when a report cannot be sent for lack of memory
 	callReceive // a list, which the program then executes
 	callExit
 	callRest // a program without a client has nothing to do
@@ -87,7 +88,7 @@ func Program(arch string) ([]byte, error) {
 	}
 	at := func(i int) uint64 { return first + uint64(i*syslist.CallSize) }
 	scratch := at(ownCalls)
-	event, polled, signals, children := scratch+8, scratch+24, scratch+40, scratch+48
+	event, polled, signals, children, pause := scratch+8, scratch+24, scratch+40, scratch+48, scratch+56
 	const all, mapped, drained = ^uint64(0), unix.PROT_READ | unix.PROT_WRITE, messageBase + messageSize - 256
 	calls := make([]syslist.Call, ownCalls)
 	set := func(i int, nr uintptr, args ...uint64) *syslist.Call {
@@ -104,11 +105,13 @@ func Program(arch string) ([]byte, error) {
 	set(callBlock, unix.SYS_RT_SIGPROCMASK, unix.SIG_BLOCK, signals, 0, 8)
 	set(callSignals, unix.SYS_SIGNALFD4, all, children, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK)
 	set(callPoll, unix.SYS_PPOLL, polled, 2, 0, 0, 8)
-	reap := set(callReap, unix.SYS_WAIT4, all, event+8, unix.WNOHANG, 0)
-	reap.Result, reap.Zero, reap.Negative = event, at(callDrain), at(callDrain)
-	report := set(callReport, unix.SYS_SENDTO, SocketFD, event, eventSize, unix.MSG_NOSIGNAL, 0, 0)
-	report.Positive, report.Zero, report.Negative = at(callReap), at(callReap), at(callExit)
 	set(callDrain, unix.SYS_READ, signalFD, drained, 128)
+	reap := set(callReap, unix.SYS_WAIT4, all, event+8, unix.WNOHANG, 0)
+	reap.Result, reap.Zero, reap.Negative = event, at(callReceive), at(callReceive)
+	report := set(callReport, unix.SYS_SENDTO, SocketFD, event, eventSize, unix.MSG_NOSIGNAL, 0, 0)
+	report.Positive, report.Zero, report.Negative = at(callReap), at(callReap), at(callWait)
+	wait := set(callWait, unix.SYS_PPOLL, 0, 0, pause, 0, 8)
+	wait.Positive, wait.Zero, wait.Negative = at(callReport), at(callReport), at(callReport)
 	receive := set(callReceive, unix.SYS_RECVMSG, SocketFD, messageBase, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	receive.Positive, receive.Zero, receive.Negative = stepsBase, at(callExit), at(callPoll)
 	set(callExit, unix.SYS_EXIT_GROUP, 0)
@@ -124,6 +127,7 @@ func Program(arch string) ([]byte, error) {
 	put(pollIn(signalFD))
 	put(all) // signals
 	put(uint64(1) << (uint(unix.SIGCHLD) - 1))
+	put([2]uint64{0, 10_000_000}) // a struct timespec
 	return assemble(data.Bytes(), uint64(data.Len())), nil
 }
 
