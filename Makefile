@@ -31,7 +31,7 @@ define programs
 endef
 
 .PHONY: build
-build: embedded ## build bin/atoll, its server and the programs of its plugins, statically linked, with the guest and the engine in them
+build: embedded ## build bin/atoll, its server and the programs of its plugins, statically linked, with the guest and the engines in them
 	$(call programs,$(BIN))
 
 .PHONY: guest
@@ -42,10 +42,10 @@ guest: ## build bin/atoll-guest, which providers put into sandboxes
 FILTERS := provider/gvisor/internal/runsc/filters.json
 
 .PHONY: engine
-engine: ## on Linux, build bin/atoll-engine, which runs gVisor's sandboxes
+engine: ## on Linux, build bin/atoll-engine and bin/atoll-native, which run the sandboxes of gVisor and of native
 ifeq ($(shell $(GO) env GOOS),linux)
 	@GOARCH= $(GO) run ./provider/gvisor/internal/filters/generate > $(FILTERS).$$$$ && mv $(FILTERS).$$$$ $(FILTERS) || { rm -f $(FILTERS).$$$$; exit 1; }
-	@$(GO) build -tags embedfilters -buildvcs=false -ldflags='-s -w' -o $(BIN)/atoll-engine ./cmd/atoll-engine
+	@$(GO) build -tags embedfilters -buildvcs=false -ldflags='-s -w' -o $(BIN)/ ./cmd/atoll-engine ./cmd/atoll-native
 endif
 
 .PHONY: embedded
@@ -53,6 +53,7 @@ embedded: guest engine # compress what build puts into atoll
 	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
 ifeq ($(shell $(GO) env GOOS),linux)
 	@$(GO) run ./packaging/compress -sum $(BIN)/atoll-engine internal/engineprogram/atoll-engine.zst
+	@$(GO) run ./packaging/compress -sum $(BIN)/atoll-native internal/engineprogram/atoll-native.zst
 endif
 
 .PHONY: install
@@ -158,4 +159,4 @@ sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin internal/guestprogram/atoll-guest.zst internal/engineprogram/atoll-engine.* $(FILTERS)
+	rm -rf bin internal/guestprogram/atoll-guest.zst internal/engineprogram/atoll-engine.* internal/engineprogram/atoll-native.* $(FILTERS)

@@ -51,6 +51,10 @@ var allowedImports = map[string]map[string]string{
 		"internal/process": "variables of an environment",
 	},
 	"provider/internal/hostroot/hostroottest": {},
+	"provider/internal/supervised/supervisedtest": {
+		"internal/testing/testenv":              "time limits, and what tests need",
+		"provider/internal/supervised/statedir": "paths in the state directory",
+	},
 	"provider/internal/imagestore": {
 		"internal/userdb":                       "users of images",
 		"machine/image":                         "root file systems from images",
@@ -588,6 +592,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/supervised/supervisor": "jobs",
 		"provider/native/internal/plan":           "the job of a supervisor",
 		"provider/native/engine":                  "its own supervisors, without the tag embedengine",
+		"internal/engineprogram":                  "the program of supervisors, with it",
 	},
 	"provider/native/engine": {"provider/native/internal/keeper": "the supervisor"},
 	"provider/native/internal/plan": {
@@ -714,6 +719,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/local":         "constructors of all providers",
 		"provider/microvm":       "constructors of all providers",
 		"provider/mock":          "constructors of all providers",
+		"provider/native":        "constructors of all providers",
 		"provider/plugin":        "providers in plugins",
 		"provider/vmdocker":      "constructors of all providers",
 		"server/api":             "the options of links to ports",
@@ -891,7 +897,7 @@ var dependencies = map[string]struct {
 }
 
 // testSupport lists the packages for tests, which may import package testing.
-var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/internal/hostroot/hostroottest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
+var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/internal/hostroot/hostroottest", "provider/internal/supervised/supervisedtest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
 
 // A source is one Go file of this repository, in any of its modules.
 type source struct {

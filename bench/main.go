@@ -43,7 +43,7 @@ func main() {
 	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
 	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
-	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, pool, crowd, work, catalogue, sync, stream or machines; all unless given")
+	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, pool, crowd, native, work, catalogue, sync, stream or machines; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
 	base := flag.String("base", "", "the `binary` of another atoll: compare the two, and measure nothing else")
 	flag.Parse()
@@ -69,7 +69,7 @@ type part struct {
 // runParts measures the part with the name only, or all parts if it is empty. It prints the results
 // and, if out is not empty, writes them to that file.
 func (b *bench) runParts(ctx context.Context, only, out string) (err error) {
-	parts := []part{{"commands", b.measureCommands}, {"tools", b.measureTools}, {"files", b.measureFiles}, {"containers", b.measureContainers}, {"pool", b.measurePool}, {"crowd", b.measureFleet}, {"work", b.measureWork}, {"catalogue", b.measureLookups}, {"sync", b.measureSync}, {"stream", b.measureStream}, {"machines", b.measureMachines}}
+	parts := []part{{"commands", b.measureCommands}, {"tools", b.measureTools}, {"files", b.measureFiles}, {"containers", b.measureContainers}, {"pool", b.measurePool}, {"crowd", b.measureFleet}, {"native", b.measureNative}, {"work", b.measureWork}, {"catalogue", b.measureLookups}, {"sync", b.measureSync}, {"stream", b.measureStream}, {"machines", b.measureMachines}}
 	if only != "" {
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -46,6 +47,7 @@ const (
 	onLinux  = "Linux"
 	inRunsc  = "runsc, bare"
 	inDocker = "docker"
+	inNative = "atoll, provider native"
 	inAtoll  = "atoll"
 )
 
@@ -56,7 +58,7 @@ func (b *bench) measureWork(ctx context.Context) (err error) {
 		return fmt.Errorf("inputs: %w", err)
 	}
 	var places []place
-	for _, open := range []func(context.Context, string) (place, func() error, error){b.linuxPlace, b.runscPlace, b.dockerPlace, b.atollPlace} {
+	for _, open := range []func(context.Context, string) (place, func() error, error){b.linuxPlace, b.runscPlace, b.dockerPlace, b.nativePlace, b.atollPlace} {
 		p, closer, openErr := open(ctx, inputs)
 		if closer != nil {
 			defer func() { err = errors.Join(err, closer()) }()
@@ -189,7 +191,17 @@ func (b *bench) dockerPlace(ctx context.Context, inputs string) (place, func() e
 
 // atollPlace runs scripts in a default sandbox.
 func (b *bench) atollPlace(ctx context.Context, inputs string) (place, func() error, error) {
-	s, err := startServer(ctx, b, "work")
+	return b.sandboxPlace(ctx, inputs, inAtoll)
+}
+
+// nativePlace runs scripts in a sandbox of the provider native.
+func (b *bench) nativePlace(ctx context.Context, inputs string) (place, func() error, error) {
+	return b.sandboxPlace(ctx, inputs, inNative, nativeSetting)
+}
+
+// sandboxPlace runs scripts in a sandbox of a server with these settings.
+func (b *bench) sandboxPlace(ctx context.Context, inputs, row string, settings ...string) (place, func() error, error) {
+	s, err := startServer(ctx, b, strings.ReplaceAll(row, " ", "-"), settings...)
 	if err != nil {
 		return place{}, nil, err
 	}
@@ -197,7 +209,7 @@ func (b *bench) atollPlace(ctx context.Context, inputs string) (place, func() er
 	if err != nil {
 		return place{}, s.stopServer, err
 	}
-	return place{inAtoll, func(ctx context.Context, script string) error {
+	return place{row, func(ctx context.Context, script string) error {
 		stderr := &atoll.Tail{Limit: 2 << 10}
 		err := atoll.Run(ctx, sb, &atoll.Command{Args: scriptArgs("/work", script), Env: scriptEnv("/work", "/inputs"), Stderr: stderr})
 		if err != nil {

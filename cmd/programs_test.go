@@ -30,9 +30,9 @@ const (
 	whole    = "embedguest,embedengine" // the tags of all programs except the client
 )
 
-// mostOnDisk limits the bytes of the client and its server together, which every user needs. The server has the engine and
+// mostOnDisk limits the bytes of the client and its server together, which every user needs. The server has the engines and
 // the guest inside.
-const mostOnDisk = 90 * megabyte
+const mostOnDisk = 97 * megabyte
 
 // remote are the packages that only one program each needs.
 var remote = []string{"k8s.io/", "github.com/modal-labs/", "dagger.io/"}
@@ -42,8 +42,9 @@ var engines = []string{"gvisor.dev/", "github.com/aws/", "github.com/jackc/pgx",
 
 var programs = map[string]program{
 	"atoll":               {"", "client", 13 * megabyte, megabyte, 4 * megabyte, slices.Concat(remote, engines[:6], []string{"gvisor.dev/", "github.com/prometheus/", "github.com/google/", "github.com/klauspost/", module + "/provider/plugin", module + "/layer/trace"})},
-	"atoll-server":        {"atoll", whole, 80 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/pkg/sentry/", "gvisor.dev/gvisor/runsc/", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
+	"atoll-server":        {"atoll", whole, 85 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/pkg/sentry/", "gvisor.dev/gvisor/runsc/", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
 	"atoll-engine":        {"", whole, 46 * megabyte, 2 * megabyte, 6 * megabyte, append(append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed"}, remote...), engines[1:]...)},
+	"atoll-native":        {"", whole, 16 * megabyte, 2 * megabyte, 4 * megabyte, append(append([]string{"gvisor.dev/gvisor/pkg/sentry/", "gvisor.dev/gvisor/runsc/"}, remote...), engines[1:]...)},
 	"atoll-kubernetes":    {"", whole, 32 * megabyte, 3 * megabyte, 7 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
 	"atoll-modal":         {"", whole, 26 * megabyte, 2 * megabyte, 5 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
 	"atoll-dagger":        {"", whole, 22 * megabyte, 2 * megabyte, 4 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},

@@ -21,24 +21,30 @@ const (
 	headerSize     = 16 + 20 // of netlink, of the connector
 )
 
-// checkStarts checks how many programs are started for a sandbox: the client, its server, and the engine as supervisor, gofer,
-// sentry and its helper that unmounts /proc. Each start costs milliseconds.
+// starts has the number of programs that are started for a sandbox of each provider. The client and its server are among them. On
+// gVisor the others are the engine as supervisor, gofer, sentry and its helper that unmounts /proc, on native the engine as
+// supervisor, the process with which its user namespace is made, the first process and the command.
+var starts = map[string]int{"gvisor": 6, "native": 6}
+
+// checkStarts checks how many programs are started for a sandbox. Each start costs milliseconds.
 func checkStarts(t *testing.T, dir string) {
 	testenv.Need(t, testenv.Root)
 	fd := listenToProcesses(t)
-	run := exec.Command(filepath.Join(dir, "atoll"), "run", "--", "true")
-	run.Env = append(os.Environ(), "ATOLL_STATE_DIR="+t.TempDir(), "ATOLL_PROVIDER=gvisor")
-	if out, err := run.CombinedOutput(); err != nil { // unpacks the engine
-		t.Fatalf("atoll run: %v: %s", err, out)
-	}
-	readEvents(t, fd, 0)
-	again := exec.Command(run.Path, run.Args[1:]...)
-	again.Env = run.Env
-	if out, err := again.CombinedOutput(); err != nil {
-		t.Fatalf("atoll run: %v: %s", err, out)
-	}
-	if n := readEvents(t, fd, again.Process.Pid); n != 6 {
-		t.Errorf("atoll run starts %d programs, want 6", n)
+	for provider, want := range starts {
+		run := exec.Command(filepath.Join(dir, "atoll"), "run", "--", "true")
+		run.Env = append(os.Environ(), "ATOLL_STATE_DIR="+t.TempDir(), "ATOLL_PROVIDER="+provider)
+		if out, err := run.CombinedOutput(); err != nil { // unpacks the engine
+			t.Fatalf("atoll run with %s: %v: %s", provider, err, out)
+		}
+		readEvents(t, fd, 0)
+		again := exec.Command(run.Path, run.Args[1:]...)
+		again.Env = run.Env
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Fatalf("atoll run with %s: %v: %s", provider, err, out)
+		}
+		if n := readEvents(t, fd, again.Process.Pid); n != want {
+			t.Errorf("atoll run with %s starts %d programs, want %d", provider, n, want)
+		}
 	}
 }
 

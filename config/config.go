@@ -39,7 +39,7 @@ import (
 // can be opened.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string   `yaml:"provider" doc:"provider of sandboxes that name none: gvisor, docker, microvm, vmdocker, kubernetes, modal, local or mock; if it is not set and the default does not work, docker is used instead, provided that it is in providers: see atoll doctor"`
+	Provider  string   `yaml:"provider" doc:"provider of sandboxes that name none: gvisor, docker, native, microvm, vmdocker, kubernetes, modal, local or mock; if it is not set and the default does not work, docker is used instead, provided that it is in providers: see atoll doctor"`
 	Providers []string `yaml:"providers" doc:"providers that sandboxes can name, and whose sandboxes are listed; the one of provider is always among them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders has entries of the form "PROJECT=PROVIDER".
@@ -83,7 +83,7 @@ type Config struct {
 	Tools         Tools        `yaml:"tools"`
 	Compute       Compute      `yaml:"compute"`
 	PoolCreations int          `yaml:"pool_creations" doc:"most sandboxes that the pools of a provider create at a time, so that others get the machine, too"`
-	Warm          bool         `yaml:"warm" doc:"let serve boot sandboxes ahead of requests: one, and more if more are asked for, in at most 5 % of this machine's memory; none after an hour without a request; only with gvisor"`
+	Warm          bool         `yaml:"warm" doc:"let serve boot sandboxes ahead of requests: one, and more if more are asked for, in at most 5 % of this machine's memory; none after an hour without a request; only with gvisor and native"`
 	// Pools can be set in the file only.
 	Pools map[string]*Pool `yaml:"pool"`
 	// Plugins can be set in the file only.
@@ -91,6 +91,7 @@ type Config struct {
 
 	// One table for each provider under its name, for some drivers, and for a backend of Compute.
 	GVisor      GVisor      `yaml:"gvisor"`
+	Native      Native      `yaml:"native"`
 	Docker      Docker      `yaml:"docker"`
 	MicroVM     MicroVM     `yaml:"microvm"`
 	Firecracker Firecracker `yaml:"firecracker"`
@@ -341,12 +342,18 @@ func (c *Config) checkValues(s *schema) error {
 	c.Dagger.Check(bad)
 	c.checkPools(bad)
 	c.checkPlugins(bad)
-	for _, path := range c.GVisor.HostPaths {
+	checkHostPaths(bad, "gvisor.host_paths", c.GVisor.HostPaths)
+	checkHostPaths(bad, "native.host_paths", c.Native.HostPaths)
+	return errs.joinErrors()
+}
+
+// checkHostPaths calls bad for each path that is not absolute.
+func checkHostPaths(bad func(key string, err error), key string, paths []string) {
+	for _, path := range paths {
 		if !filepath.IsAbs(path) {
-			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))
+			bad(key, fmt.Errorf("%q: must be an absolute path", path))
 		}
 	}
-	return errs.joinErrors()
 }
 
 // checkURL checks the URL of a server, or several URLs separated by commas.

@@ -181,6 +181,7 @@ func TestErrors(t *testing.T) {
 		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: "x": must be an absolute path`}},
 		{name: "cache path", env: []string{"ATOLL_CACHE_PATHS=.tool/cache,/etc"}, want: []string{`ATOLL_CACHE_PATHS: "/etc": must be relative to the home directory`}},
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
+		{name: "relative host path of native", file: "native: {host_paths: [/opt, usr]}\n", want: []string{`native.host_paths: "usr": must be an absolute path`}},
 		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": use one of gvisor, docker, `}},
 		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},
 		{name: "password in the url", env: []string{"ATOLL_URL=http://user:hunter2@h/"}, want: []string{"ATOLL_URL: write it like", "set token or ATOLL_TOKEN instead"}},

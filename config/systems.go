@@ -21,6 +21,7 @@ type Entry struct {
 
 	Steady     bool // once it works, it works until the machine reboots
 	Unisolated bool // its sandboxes are processes of this machine: only admins may create them
+	HostKernel bool // it needs only this machine's kernel, which its sandboxes share: accounts of projects may create them if the configuration names it
 	OneImage   bool // all its sandboxes have the same image
 	Pulls      bool // its images come from registries
 	Elsewhere  bool // its sandboxes are not on this machine
@@ -60,6 +61,8 @@ func Providers() []Entry {
 			preferredOn: []string{"linux"}, Steady: true, Light: true, image: func(*Config) string { return HostImage }},
 		{Name: "docker", Pulls: true,
 			substitute: true, image: func(c *Config) string { return c.Docker.Image }, host: func(c *Config) string { return c.Docker.remoteHost() }},
+		{Name: "native", Pulls: true, Systems: []string{"linux"}, Why: "it needs namespaces, Landlock and cgroups of Linux",
+			HostKernel: true, Light: true, image: func(*Config) string { return HostImage }},
 		{Name: "microvm", Pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
 			image: func(c *Config) string { return c.MicroVM.Bundle }},
 		{Name: "vmdocker", Pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",

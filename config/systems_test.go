@@ -13,9 +13,9 @@ func TestSystems(t *testing.T) {
 		has, not []string
 		normal   []string // the defaults; the first is DefaultProvider
 	}{
-		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
-		{"darwin", []string{"docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
-		{"windows", []string{"docker", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"vmdocker", "docker"}},
+		{"linux", []string{"gvisor", "docker", "native", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, nil, []string{"gvisor", "docker", "native", "microvm", "vmdocker"}},
+		{"darwin", []string{"docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "native"}, []string{"vmdocker", "docker", "microvm"}},
+		{"windows", []string{"docker", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "native", "microvm"}, []string{"vmdocker", "docker"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.goos, func(t *testing.T) {
@@ -33,5 +33,14 @@ func TestSystems(t *testing.T) {
 				t.Errorf("defaults %q, first %q; want %q", got, DefaultProvider(tt.goos), tt.normal)
 			}
 		})
+	}
+}
+
+// Nothing chooses the provider native: it is neither the default nor a substitute on any operating system.
+func TestNativeIsNoDefault(t *testing.T) {
+	for _, goos := range []string{"linux", "darwin", "windows"} {
+		if names := CandidateProviders(goos); slices.Contains(names, "native") || DefaultProvider(goos) == "native" {
+			t.Errorf("%s: the candidates are %q, the default is %s", goos, names, DefaultProvider(goos))
+		}
 	}
 }

@@ -102,10 +102,10 @@ func (c *connection) adviseCreate(spec *atoll.Spec, err error) error {
 	}
 	advice := "atoll doctor names what is missing"
 	switch {
-	case e.Op == "image" && spec.Provider != "" && spec.Provider != "gvisor":
+	case e.Op == "image" && !slices.Contains([]string{"", "gvisor", "native"}, spec.Provider):
 		return err
 	case e.Op == "image":
-		advice = "without --image, sandboxes of gVisor use the programs of this machine"
+		advice = "without --image, sandboxes of gVisor and native use the programs of this machine"
 	case e.Op != "create":
 		return err
 	case spec.Provider != "":

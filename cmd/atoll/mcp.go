@@ -78,7 +78,7 @@ runs.`,
 		}
 	})
 	cmd.AddCommand(newMCPInstall(a), newMCPUninstall(a))
-	flags.Lookup("image").Usage = "root file system of the sandbox, unless the agent names one: an OCI `image`, or host for this machine's own tools (default host on gvisor, the only one on local and mock, else ubuntu:22.04)"
+	flags.Lookup("image").Usage = "root file system of the sandbox, unless the agent names one: an OCI `image`, or host for this machine's own tools (default host on gvisor and native, the only one on local and mock, else ubuntu:22.04)"
 	return cmd
 }
 

@@ -100,7 +100,7 @@ func shortenHelp(a *app, root *cobra.Command) {
 
 // settings are the settings with a flag of every command.
 var settings = []struct{ key, doc string }{
-	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), microvm, kubernetes, modal, local, mock or a plugin"},
+	{"provider", "`name` of the provider of new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (if those do not work), native, microvm, kubernetes, modal, local, mock or a plugin"},
 	{"project", "`project` of the sandboxes (default default)"},
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
 	{"context", "`name` of the server to use: see atoll context (default the one of atoll context use)"},

@@ -636,7 +636,9 @@ func TestAdviseCreate(t *testing.T) {
 	}{
 		{"", failed("create", atoll.ErrUnavailable), "it failed; atoll doctor names what is missing"},
 		{"docker", failed("create", atoll.ErrUnavailable), "it failed; atoll doctor --provider docker names what is missing"},
-		{"", failed("image", atoll.ErrUnavailable), "it failed; without --image, sandboxes of gVisor use the programs of this machine"},
+		{"", failed("image", atoll.ErrUnavailable), "it failed; without --image, sandboxes of gVisor and native use the programs of this machine"},
+		{"native", failed("image", atoll.ErrUnavailable), "it failed; without --image, sandboxes of gVisor and native use the programs of this machine"},
+		{"docker", failed("image", atoll.ErrUnavailable), "it failed"},
 		{"docker", failed("create", atoll.ErrInvalid), "it failed"},
 		{"docker", failed("add workspace", atoll.ErrUnavailable), "it failed"},
 		{"docker", context.Canceled, context.Canceled.Error()},

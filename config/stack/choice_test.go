@@ -113,7 +113,7 @@ func TestChooseWhatIsNamed(t *testing.T) {
 func TestChosenKeepsTheOthers(t *testing.T) {
 	b := loadUnnamed(t, "linux")
 	names := b.withChoice(Choice{Provider: "docker"}).ProviderNames()
-	if want := []string{"docker", "gvisor", "microvm", "vmdocker"}; !slices.Equal(names, want) {
+	if want := []string{"docker", "gvisor", "native", "microvm", "vmdocker"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
 	if b.Provider != "gvisor" {

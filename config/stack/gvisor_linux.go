@@ -12,10 +12,6 @@ import (
 )
 
 func openGVisor(b *Builder, opts Options) (atoll.Provider, error) {
-	stock := 0
-	if opts.Server && b.stockProvider() == "gvisor" {
-		stock = stockSize()
-	}
 	return gvisor.New(gvisor.Options{
 		Dir:       filepath.Join(b.StateDir, "gvisor"),
 		HostPaths: b.GVisor.HostPaths,
@@ -23,7 +19,7 @@ func openGVisor(b *Builder, opts Options) (atoll.Provider, error) {
 		Debug:     b.GVisor.Debug,
 		Image:     imageOptions(b.Image),
 		Spare:     opts.Server,
-		Stock:     stock,
+		Stock:     b.stockOf("gvisor", opts),
 		HasRoom:   hasRoom,
 		Log:       opts.Log,
 

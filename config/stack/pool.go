@@ -78,6 +78,14 @@ func (b *Builder) stockProvider() string {
 	return maker
 }
 
+// stockOf returns the most sandboxes that a provider boots ahead of need.
+func (b *Builder) stockOf(provider string, opts Options) int {
+	if opts.Server && b.stockProvider() == provider {
+		return stockSize()
+	}
+	return 0
+}
+
 // stockSize returns the most sandboxes that boot ahead of need.
 func stockSize() int { return max(1, int(min(machineMemory()/20/warmMemory, mostWarm))) }
 

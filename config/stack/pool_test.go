@@ -122,22 +122,29 @@ func TestPoolsAreFilled(t *testing.T) {
 	}
 }
 
-// A server has sandboxes of the default kind ready, with gVisor and unless warm is false.
+// A server has sandboxes of the default kind ready, with gVisor or native and unless warm is false.
 func TestStockProvider(t *testing.T) {
-	for text, want := range map[string]bool{
-		"provider: gvisor":                   true,
-		"{provider: gvisor, warm: false}":    false,
-		"{provider: docker}":                 false,
-		"{provider: mock}":                   false,
-		"{provider: gvisor, project: other}": true,
-		"{provider: mock, providers: [gvisor], project_providers: [default=gvisor]}": true,
+	for text, want := range map[string]string{
+		"provider: gvisor":                   "gvisor",
+		"{provider: gvisor, warm: false}":    "",
+		"{provider: native}":                 "native",
+		"{provider: native, warm: false}":    "",
+		"{provider: docker}":                 "",
+		"{provider: mock}":                   "",
+		"{provider: gvisor, project: other}": "gvisor",
+		"{provider: mock, providers: [gvisor], project_providers: [default=gvisor]}": "gvisor",
 	} {
 		b, err := loadBuilder(t, text, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.stockProvider(); (got == "gvisor") != want || !want && got != "" {
-			t.Errorf("%s: the provider with a stock is %q", text, got)
+		if got := b.stockProvider(); got != want {
+			t.Errorf("%s: the provider with a stock is %q, want %q", text, got, want)
+		}
+		for _, name := range []string{"gvisor", "native"} {
+			if n := b.stockOf(name, Options{Server: true}); (n > 0) != (name == want) || b.stockOf(name, Options{}) != 0 {
+				t.Errorf("%s: %s has a stock of %d", text, name, n)
+			}
 		}
 	}
 	if n := stockSize(); n < 1 || n > mostWarm {

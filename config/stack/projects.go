@@ -41,6 +41,10 @@ func (b *Builder) refuseSpec(projects map[string]string) func(ctx context.Contex
 		if auth.HasTrustedSpec(ctx) {
 			return nil
 		}
+		if e.HostKernel && projects[spec.Project] != e.Name && !b.namesProvider(e.Name) {
+			return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
+				"sandboxes of the provider %s share the kernel of the server's machine: requires role %s; the operator can allow it with providers", e.Name, auth.RoleAdmin)
+		}
 		if err := b.checkLimits(e, spec.Resources); err != nil {
 			return atoll.Errorf("create", spec.Name, atoll.ErrDenied, "%w (requires role %s)", err, auth.RoleAdmin)
 		}
@@ -52,6 +56,11 @@ func (b *Builder) refuseSpec(projects map[string]string) func(ctx context.Contex
 		}
 		return nil
 	}
+}
+
+// namesProvider reports whether the configuration names a provider itself, and not just by default.
+func (b *Builder) namesProvider(name string) bool {
+	return b.Provider == name || b.Origin("providers") != "default" && slices.Contains(b.Providers, name)
 }
 
 // configuredImages returns the images that the operator has named for sandboxes of a project at e, and those that the

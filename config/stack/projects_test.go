@@ -33,6 +33,7 @@ func TestProjectLimits(t *testing.T) {
 		{atoll.Spec{Resources: atoll.Resources{Disk: atoll.Unlimited}}, "limit of disk"},
 		{atoll.Spec{Provider: "kubernetes", Resources: atoll.Resources{Memory: 5 << 30}}, "limit of memory"},
 		{atoll.Spec{Provider: "local"}, "without isolation"},
+		{atoll.Spec{Provider: "native"}, "share the kernel of the server's machine: requires role admin; the operator can allow it with providers"},
 		{atoll.Spec{Image: "host"}, ""},
 		{atoll.Spec{Image: "registry.example.com/team/app:1"}, ""},
 		{atoll.Spec{Image: "python:3.13"}, "projects may not use the registry docker.io; the operator can allow it with projects.images"},
@@ -47,6 +48,35 @@ func TestProjectLimits(t *testing.T) {
 	}
 	if err := refuse(auth.WithTrustedSpec(ctx), &atoll.Spec{Image: "python:3.13", Resources: atoll.Resources{Memory: atoll.Unlimited}}); err != nil {
 		t.Errorf("the spec of a template: %v", err)
+	}
+}
+
+// Accounts of projects can use the provider native if the configuration names it. The default of providers does not.
+func TestProjectNative(t *testing.T) {
+	for file, want := range map[string]bool{
+		"":                              false,
+		"provider: docker":              false,
+		"providers: [docker, gvisor]":   false,
+		"providers: [gvisor, native]":   true,
+		"provider: native":              true,
+		"project_providers: [p=native]": true,
+		"project_providers: [q=native]": false,
+	} {
+		b, err := loadBuilder(t, file, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		projects, err := b.ParseProjectProviders()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse := b.refuseSpec(projects)
+		if err := refuse(t.Context(), &atoll.Spec{Project: "p", Provider: "native"}); (err == nil) != want || err != nil && atoll.KindOf(err) != atoll.ErrDenied {
+			t.Errorf("%s: %v", file, err)
+		}
+		if err := refuse(auth.WithTrustedSpec(t.Context()), &atoll.Spec{Project: "p", Provider: "native"}); err != nil {
+			t.Errorf("%s: the spec of a template: %v", file, err)
+		}
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // openers are the functions that open the built-in providers, by name.
 var openers = map[string]func(b *Builder, opts Options) (atoll.Provider, error){
-	"gvisor": openGVisor, "docker": openDocker, "microvm": openMicroVM, "vmdocker": openVMDocker, "local": openLocal, "mock": openMock,
+	"gvisor": openGVisor, "docker": openDocker, "native": openNative, "microvm": openMicroVM, "vmdocker": openVMDocker, "local": openLocal, "mock": openMock,
 }
 
 // OpenProvider returns the provider of e with its settings in b. It touches nothing but the state directory. Kinds:

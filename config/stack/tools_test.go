@@ -15,6 +15,7 @@ func TestTools(t *testing.T) {
 		want     string // the default image; "" is the provider's
 	}{
 		{"gvisor", nil, "host"},
+		{"native", nil, "host"},
 		{"docker", nil, "ubuntu:22.04"},
 		{"docker", []string{"ATOLL_TOOLS_IMAGES=linux=debian:12"}, "debian:12"},
 		{"local", nil, ""},

@@ -4,14 +4,22 @@ package engineprogram
 
 import _ "embed"
 
-// make build puts these two files here.
+// make build puts these files here: for each program, the program itself, compressed with zstd, and its SHA-256 in hex.
 var (
-	// packed is the program, compressed with zstd.
-	//
 	//go:embed atoll-engine.zst
-	packed []byte
-	// sum is the SHA-256 of the program, in hex.
-	//
+	gvisorData []byte
 	//go:embed atoll-engine.sum
-	sum string
+	gvisorSum string
+	//go:embed atoll-native.zst
+	nativeData []byte
+	//go:embed atoll-native.sum
+	nativeSum string
 )
+
+// findPacked returns the program in its compressed form.
+func (p Program) findPacked() packedProgram {
+	if p == Native {
+		return packedProgram{string(p), nativeData, nativeSum}
+	}
+	return packedProgram{string(p), gvisorData, gvisorSum}
+}

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package engineprogram has the program cmd/atoll-engine inside, which runs gVisor's sandboxes, if it is built with the
-// tag embedengine. Programs that link it start sandboxes without linking gVisor.
+// Package engineprogram has the programs of supervisors inside, cmd/atoll-engine and cmd/atoll-native, if it is built with the
+// tag embedengine. Programs that link it start sandboxes without linking what runs in their processes, such as gVisor.
 package engineprogram
 
 import (
@@ -23,9 +23,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/pagecache"
 )
 
-// name is the name of the program's file.
-const name = "atoll-engine"
-
 const (
 	unusedTime = 7 * 24 * time.Hour // after it, another version removes a file
 	noteTime   = time.Hour          // how exactly the time of the last use is known
@@ -34,10 +31,11 @@ const (
 // writable are the bits of a mode that an executable must not have.
 const writable = 0o022
 
-// A program is an executable in compressed form.
-type program struct {
-	packed []byte // zstd
-	sum    string // SHA-256 of the executable, in hex
+// A packedProgram is an executable in compressed form.
+type packedProgram struct {
+	name string // of its file
+	data []byte // zstd
+	sum  string // SHA-256 of the executable, in hex
 }
 
 // An executable is an open file with a lock, so that no other version removes it.
@@ -54,11 +52,11 @@ func (e *executable) hasFile() bool {
 
 // openFile returns the executable. It is in a file below dir, which openFile writes if it does not exist, and whose owner and
 // mode it checks if it does; or only in memory, if nothing below dir may be executed.
-func (p program) openFile(dir string) (*executable, error) {
-	if len(p.packed) == 0 {
-		return nil, errors.New("this program was built without " + name)
+func (p packedProgram) openFile(dir string) (*executable, error) {
+	if len(p.data) == 0 {
+		return nil, errors.New("this program was built without " + p.name)
 	}
-	path := filepath.Join(dir, p.sum, name)
+	path := filepath.Join(dir, p.sum, p.name)
 	for range 3 { // another version may remove it between two steps
 		f, err := openLocked(path)
 		if err == nil {
@@ -76,9 +74,9 @@ func (p program) openFile(dir string) (*executable, error) {
 			return nil, err
 		}
 		if isNoExec(dir) {
-			return openMemory(data)
+			return openMemory(p.name, data)
 		}
-		removeOthers(dir, p.sum)
+		p.removeOthers(dir)
 		if err := writeProgram(path, data); err != nil {
 			return nil, err
 		}
@@ -106,18 +104,18 @@ func openLocked(path string) (*os.File, error) {
 }
 
 // unpackData returns the executable, which it has verified.
-func (p program) unpackData() ([]byte, error) {
+func (p packedProgram) unpackData() ([]byte, error) {
 	r, err := zstd.NewReader(nil)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	data, err := r.DecodeAll(p.packed, nil)
+	data, err := r.DecodeAll(p.data, nil)
 	if err != nil {
-		return nil, fmt.Errorf("unpack %s: %w", name, err)
+		return nil, fmt.Errorf("unpack %s: %w", p.name, err)
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != p.sum {
-		return nil, fmt.Errorf("unpack %s: this copy of atoll is damaged: install it again", name)
+		return nil, fmt.Errorf("unpack %s: this copy of atoll is damaged: install it again", p.name)
 	}
 	return data, nil
 }
@@ -149,7 +147,7 @@ func isNoExec(dir string) bool {
 const leastFD = 320
 
 // openMemory returns an executable that is a sealed file in memory.
-func openMemory(data []byte) (*executable, error) {
+func openMemory(name string, data []byte) (*executable, error) {
 	syscall.ForkLock.RLock() // as in writeProgram
 	defer syscall.ForkLock.RUnlock()
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -179,21 +177,21 @@ func openMemory(data []byte) (*executable, error) {
 
 // removeOthers removes the files of other versions below dir that no program uses or has used for a while. Running
 // sandboxes do not need theirs.
-func removeOthers(dir, sum string) {
+func (p packedProgram) removeOthers(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return // they only take space
 	}
 	for _, e := range entries {
-		if e.Name() != sum && isUnused(filepath.Join(dir, e.Name())) {
+		if e.Name() != p.sum && p.isUnused(filepath.Join(dir, e.Name())) {
 			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
 	}
 }
 
 // isUnused reports whether the directory of a version can be removed.
-func isUnused(dir string) bool {
-	f, err := os.Open(filepath.Join(dir, name))
+func (p packedProgram) isUnused(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, p.name))
 	if errors.Is(err, fs.ErrNotExist) {
 		f, err = os.Open(dir) // its first program was killed, or is about to write the file
 	}

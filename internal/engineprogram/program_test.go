@@ -17,7 +17,7 @@ import (
 )
 
 // newProgram returns a program that says what it is: a copy of echo, with text at its end.
-func newProgram(t *testing.T, text string) program {
+func newProgram(t *testing.T, text string) packedProgram {
 	t.Helper()
 	data, err := os.ReadFile("/bin/echo")
 	if err != nil {
@@ -29,10 +29,10 @@ func newProgram(t *testing.T, text string) program {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(data)
-	return program{w.EncodeAll(data, nil), hex.EncodeToString(sum[:])}
+	return packedProgram{"atoll-test", w.EncodeAll(data, nil), hex.EncodeToString(sum[:])}
 }
 
-func openProgram(t *testing.T, p program, dir string) *executable {
+func openProgram(t *testing.T, p packedProgram, dir string) *executable {
 	t.Helper()
 	exe, err := p.openFile(dir)
 	if err != nil {
@@ -90,12 +90,12 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := p.openFile(dir); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("a wrong sum: %v", err)
 	}
-	p.packed = p.packed[:100]
+	p.data = p.data[:100]
 	if _, err := p.openFile(dir); err == nil {
 		t.Error("a part of a program was accepted")
 	}
-	if _, err := (program{}).openFile(dir); err == nil {
-		t.Error("no program was accepted")
+	if _, err := (packedProgram{name: "atoll-test"}).openFile(dir); err == nil || err.Error() != "this program was built without atoll-test" {
+		t.Errorf("no program: %v", err)
 	}
 }
 
@@ -128,12 +128,60 @@ func TestOtherVersions(t *testing.T) {
 	}
 }
 
+// A version of one program removes no file of another program, which has a directory of its own.
+func TestOtherPrograms(t *testing.T) {
+	dir := t.TempDir()
+	engine, native := newProgram(t, "engine"), newProgram(t, "native")
+	engine.name, native.name = string(GVisor), string(Native)
+	dirs := map[Program]string{GVisor: filepath.Join(dir, "gvisor", "engine"), Native: filepath.Join(dir, "native", "engine")}
+	unused := openProgram(t, engine, dirs[GVisor])
+	unused.file.Close()
+	old := time.Now().Add(-8 * 24 * time.Hour)
+	if err := os.Chtimes(unused.path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"native", "the next version"} {
+		p := newProgram(t, text)
+		p.name = native.name
+		exe := openProgram(t, p, dirs[Native])
+		runProgram(t, exe)
+		if got := filepath.Base(exe.path); got != "atoll-native" {
+			t.Errorf("the file is called %s", got)
+		}
+	}
+	runProgram(t, unused)
+}
+
+// Path returns one file for each program, and the same one to each call. Programs that are built without them say so.
+func TestPath(t *testing.T) {
+	for _, p := range []Program{GVisor, Native} {
+		dir := t.TempDir()
+		path, err := p.Path(dir)
+		if len(p.findPacked().data) == 0 {
+			if err == nil || !strings.HasSuffix(err.Error(), "without "+string(p)) {
+				t.Errorf("%s: %q, %v", p, path, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := p.Path(dir); again != path || err != nil || filepath.Base(path) != string(p) {
+			t.Errorf("%s: %q, then %q, %v", p, path, again, err)
+		}
+		out, err := exec.Command(path).CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), string(p)+": this program is a part of atoll") {
+			t.Errorf("%s printed %q, %v", p, out, err)
+		}
+	}
+}
+
 func TestOpenMemory(t *testing.T) {
 	data, err := newProgram(t, "memory").unpackData()
 	if err != nil {
 		t.Fatal(err)
 	}
-	exe, err := openMemory(data)
+	exe, err := openMemory("atoll-test", data)
 	if err != nil {
 		t.Fatal(err)
 	}

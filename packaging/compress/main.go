@@ -1,4 +1,4 @@
-// Command compress writes a zstd copy of a file, for atoll to embed: of the guest's program, or of the engine's with
+// Command compress writes a zstd copy of a file, for atoll to embed: of the guest's program, or of an engine's with
 // its SHA-256 beside it.
 //
 //	go run ./packaging/compress [-sum] FROM TO.zst

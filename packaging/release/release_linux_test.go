@@ -470,7 +470,7 @@ func checkImage(t *testing.T, r *release) {
 
 // checkMaterials checks that the bill names modules of each program, with their versions.
 func checkMaterials(t *testing.T, r *release) {
-	for name, module := range map[string]string{"atoll": "github.com/spf13/cobra", "atoll-server": "github.com/aws/smithy-go", "atoll-engine": "gvisor.dev/gvisor", "atoll-guest": "golang.org/x/sys", "atoll-kubernetes": "github.com/coder/websocket", "atoll-modal": "google.golang.org/grpc", "atoll-dagger": "dagger.io/dagger"} {
+	for name, module := range map[string]string{"atoll": "github.com/spf13/cobra", "atoll-server": "github.com/aws/smithy-go", "atoll-engine": "gvisor.dev/gvisor", "atoll-native": "github.com/vishvananda/netlink", "atoll-guest": "golang.org/x/sys", "atoll-kubernetes": "github.com/coder/websocket", "atoll-modal": "google.golang.org/grpc", "atoll-dagger": "dagger.io/dagger"} {
 		text := tarContent(t, filepath.Join(r.dir, "atoll_1.2.3_sbom.tar.gz"), fmt.Sprintf("%s_1.2.3_linux_%s.cdx.json", name, runtime.GOARCH))
 		var bill struct {
 			BOMFormat  string

@@ -3,10 +3,10 @@
 package gvisor
 
 import (
-	"debug/elf"
 	"errors"
-	"fmt"
 	"sync"
+
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
 // Static returns an error unless an executable is linked statically, as a Helper must be.
@@ -29,15 +29,9 @@ var (
 )
 
 func checkStatic(path string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return fmt.Errorf("helper %s: %w", path, err)
+	static, err := supervised.IsStatic(path)
+	if err == nil && !static {
+		return errDynamic
 	}
-	defer f.Close()
-	for _, prog := range f.Progs {
-		if prog.Type == elf.PT_INTERP {
-			return errDynamic
-		}
-	}
-	return nil
+	return err
 }

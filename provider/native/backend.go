@@ -4,8 +4,10 @@ package native
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
@@ -92,7 +94,11 @@ func cgroupAdvice() string {
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	helper, err := b.Helper()
 	if err != nil {
-		return atoll.Probe{Reason: err.Error(), Fix: "free 50 MB there, or choose another directory with --state-dir or XDG_STATE_HOME"}
+		fix := "install a release, go install with CGO_ENABLED=0, or run make build"
+		if !errors.Is(err, errDynamic) { // its own engine could not be written
+			fix = "free 50 MB there, or choose another directory with --state-dir or XDG_STATE_HOME"
+		}
+		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: fix}
 	}
 	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
 	if !probe.OK {
@@ -113,6 +119,9 @@ func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 	return atoll.Errorf("create", "", atoll.ErrUnsupported, "native sandboxes have no snapshots: use gvisor")
 }
 
+// errDynamic is the error of ownEngine in a program that is not linked statically.
+var errDynamic = errors.New("native sandboxes need a statically linked binary: build with CGO_ENABLED=0, or use make")
+
 // Helper implements supervised.Backend.
 func (b *backend) Helper() (path string, err error) {
 	if b.opts.Helper != "" {
@@ -129,7 +138,7 @@ func (b *backend) Limits(r atoll.Resources) cgroup.Limits { return plan.CgroupLi
 
 // Job implements supervised.Backend.
 func (b *backend) Job(*supervisor.Job) (any, error) {
-	return plan.Plan{HostPaths: b.opts.HostPaths}, nil
+	return plan.Plan{HostPaths: b.opts.HostPaths, Halt: b.opts.halt}, nil
 }
 
 var _ supervised.Backend = (*backend)(nil)

@@ -2,7 +2,8 @@
 
 // Package native provides sandboxes with the walls of this machine's kernel: namespaces, a filter of system calls, Landlock and
 // cgroups. There is nothing to install, and neither root nor a daemon is needed. Programs inside run at the machine's own speed, and
-// what separates them from the host is the host's kernel: use gVisor or a virtual machine for code that may attack that.
+// what separates them from the host is the host's kernel: use gVisor or a virtual machine for code that may attack that. So atoll.Open
+// never chooses this provider: call New.
 package native
 
 import (
@@ -29,7 +30,8 @@ type Options struct {
 	// directory.
 	RunDir string
 	// Helper is the binary that is executed as supervisor: cmd/atoll-native, or another program that imports package engine.
-	// Default: the one that this program has inside, if it is built with the tag embedengine, else this program.
+	// It must be linked statically. Default: the one that this program has inside, if it is built with the tag embedengine, else this
+	// program.
 	Helper string
 	// Spare keeps one supervisor process started ahead of the next Create, which then saves that time: for servers, not for programs
 	// that make one sandbox.

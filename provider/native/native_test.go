@@ -3,17 +3,18 @@
 package native_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/native"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
@@ -40,6 +41,7 @@ func suiteOptions() []providertest.Option {
 		providertest.Slow(3),
 		providertest.Leaks(listLeaks),
 		providertest.Reopen(reopen),
+		providertest.OtherProcess(makeElsewhere),
 		providertest.CrashSandbox(crashSandbox),
 		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
@@ -66,6 +68,7 @@ func optionsOf(p atoll.Provider) native.Options {
 // openProvider makes a provider over directories of its own.
 func openProvider[T testing.TB](t T) atoll.Provider {
 	opts := freshOptions(t)
+	opts.Stock = 2
 	p, err := native.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -78,72 +81,39 @@ func openProvider[T testing.TB](t T) atoll.Provider {
 // empty again in the end.
 func freshOptions(t testing.TB) native.Options {
 	opts := native.Options{
-		Dir: filepath.Join(t.TempDir(), "state"), RunDir: shortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: supervisedtest.ShortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
 	}
-	t.Cleanup(func() { checkNothingLeft(t, opts) })
+	t.Cleanup(func() { placesOf(opts).CheckEmpty(t) })
 	return opts
-}
-
-// checkNothingLeft checks that the directories in opts are empty.
-func checkNothingLeft(t testing.TB, opts native.Options) {
-	t.Helper()
-	if left := leftOnDisk(t, opts); len(left) > 0 {
-		t.Errorf("left behind: %s", strings.Join(left, " "))
-	}
-}
-
-// leftOnDisk lists the content of the directories in opts.
-func leftOnDisk(t testing.TB, opts native.Options) (left []string) {
-	t.Helper()
-	dirs := []string{opts.RunDir}
-	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
-		dirs = append(dirs, filepath.Join(opts.Dir, sub))
-	}
-	for _, dir := range dirs {
-		for _, e := range dirEntries(t, dir) {
-			left = append(left, filepath.Join(dir, e))
-		}
-	}
-	return left
 }
 
 // cgroupPrefix begins the names of this process's cgroups: other tests run at the same
 // time.
 var cgroupPrefix = fmt.Sprintf("atoll-test-%d-", os.Getpid())
 
-// shortDir returns a new directory with a short path, for sockets.
-func shortDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "atoll")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func dirEntries(t testing.TB, dir string) []string {
-	list, err := os.ReadDir(dir)
-	if err != nil && !os.IsNotExist(err) {
-		t.Error(err)
-	}
-	var names []string
-	for _, e := range list {
-		names = append(names, e.Name())
-	}
-	return names
-}
-
-// needNative skips where gVisor cannot work, with the reason; in CI that is a failure.
+// needNative skips where these sandboxes do not work, with the reason.
 func needNative(t testing.TB) {
-	p, err := native.New(native.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Helper: helperPath(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
+	t.Helper()
+	helperPath(t) // or the test fails
+	if probe := probeOnce(); !probe.OK {
 		t.Skipf("native sandboxes do not work here: %s; %s", probe.Reason, probe.Fix)
 	}
 }
+
+var probeOnce = sync.OnceValue(func() atoll.Probe {
+	dir, err := os.MkdirTemp("", "atoll-probe")
+	if err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	defer os.RemoveAll(dir)
+	helper, _ := buildEngine() // its error has failed the test
+	p, err := native.New(native.Options{Dir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), Helper: helper})
+	if err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	defer p.Close()
+	return atoll.ProbeProvider(context.Background(), p)
+})
 
 // helperPath returns the program cmd/atoll-native, which make build puts into atoll.
 func helperPath(t testing.TB) string {
@@ -176,6 +146,7 @@ var buildEngine = sync.OnceValues(func() (string, error) {
 var helperDir string
 
 func TestMain(m *testing.M) {
+	supervisedtest.RunProgram(programs)
 	code := m.Run()
 	if helperDir != "" {
 		os.RemoveAll(helperDir)
@@ -185,25 +156,7 @@ func TestMain(m *testing.M) {
 
 // listLeaks lists the sandboxes' cgroups on this machine. The suite itself looks for other
 // leaks, such as processes.
-func listLeaks(t *testing.T) []string { return listCgroups(t, cgroupPrefix) }
-
-// listCgroups lists the cgroups whose names begin with prefix.
-func listCgroups(t testing.TB, prefix string) []string {
-	t.Helper()
-	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range found {
-			if info, err := os.Stat(path); err == nil && info.IsDir() {
-				list = append(list, "cgroup "+path)
-			}
-		}
-	}
-	return list
-}
+func listLeaks(t *testing.T) []string { return supervisedtest.ListCgroups(t, cgroupPrefix) }
 
 func TestInterpreters(t *testing.T) {
 	p := openProvider(t)

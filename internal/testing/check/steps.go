@@ -42,7 +42,7 @@ var raced = []string{
 const serial = "^(TestMutants|TestHostileFiles|TestMessagesAreBounded|TestStreamedInputsAreBounded|TestLongHistory|TestReconcileWhenTheStoreFails)$"
 
 // programs are the packages of the programs that tests of providers build and start.
-var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-engine", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
+var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-engine", "cmd/atoll-native", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
 // manual are the folders of the manual and of the configuration of its site.
 var manual = []string{"docs", "docs/.vitepress", "docs/.vitepress/theme", "docs/adr", "docs/providers", "docs/public", "docs/reference"}
@@ -59,12 +59,14 @@ var steps = []step{
 	{name: "mock", about: "the whole conformance suite on mock", packages: []string{"provider/mock"}, minutes: 0.5, first: true},
 	{name: "local", about: "the whole conformance suite on local", packages: []string{"provider/local", "provider/internal/inprocess", "internal/process"}, minutes: 0.8, first: true},
 	{name: "gvisor", about: "the whole conformance suite on gVisor", packages: []string{"provider/gvisor"}, run: "^TestConformance$", minutes: 5.2, builds: []string{"debian"}, uses: programs, first: true},
+	{name: "native", about: "the whole conformance suite on native", packages: []string{"provider/native"}, run: "^TestConformance$", minutes: 3, builds: []string{"debian"}, uses: programs, first: true},
 	{name: "wire", about: "the HTTP API, and the whole suite across it", packages: []string{"server/api/..."}, minutes: 1.4, first: true},
 	{name: "cases", about: "what users reported as broken, as they typed it", packages: []string{"cmd/atoll"}, run: "^TestCases$", minutes: 0.5, uses: programs, first: true},
 	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.1, first: true},
 	{name: "docker", about: "the whole conformance suite on a Docker Engine", packages: []string{"provider/docker"}, run: "^TestConformance$", minutes: 6, builds: []string{"debian"}, uses: programs, first: true},
 
 	{name: "gvisor-own", about: "the tests of gVisor alone", packages: []string{"provider/gvisor/..."}, skip: "^TestConformance$", minutes: 8.1, builds: []string{"debian"}, uses: programs},
+	{name: "native-own", about: "the tests of native alone", packages: []string{"provider/native/..."}, skip: "^TestConformance$", minutes: 2.5, builds: []string{"debian"}, uses: programs},
 	{name: "supervisor", about: "the processes that own sandboxes", packages: []string{"provider/internal/supervised/..."}, minutes: 1.3},
 	{name: "docker-own", about: "the tests of docker alone", packages: []string{"provider/docker"}, skip: "^TestConformance$", minutes: 7.1, builds: []string{"debian"}, uses: programs},
 	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, skip: "^TestCases$", minutes: 7.3, builds: []string{"node", "debian", "kube"}, uses: programs},

@@ -48,14 +48,26 @@ func (p Platform) sourceOf(program string) (command, tags string) {
 		return "atoll", "client"
 	case program == "atoll-engine":
 		return program, "embedfilters"
-	case program == "atoll-guest":
+	case program == "atoll-guest", program == "atoll-native":
 		return program, ""
 	}
 	return program, whole
 }
 
+// packages are the packages of internal that have a program inside, by its name.
+var packages = map[string]string{"atoll-guest": "guestprogram", "atoll-engine": "engineprogram", "atoll-native": "engineprogram"}
+
+// listEmbedded returns the names of the programs that the programs for the platform have inside.
+func (p Platform) listEmbedded() []string {
+	names := []string{"atoll-guest"}
+	if p.OS == "linux" {
+		names = append(names, "atoll-engine", "atoll-native")
+	}
+	return names
+}
+
 // Build builds programs of cmd for a platform into dir, and returns the path of each. They contain, for their architecture,
-// the guest's program and for Linux the engine's; the result has the paths of these, too. version is what the programs say
+// the guest's program and for Linux those of the engines; the result has the paths of these, too. version is what the programs say
 // of themselves; "" if this is not a release. The current directory must be in the module. Settings for other builds, such
 // as GOFLAGS, have no effect.
 func Build(ctx context.Context, dir string, p Platform, version string, programs ...string) (map[string]string, error) {
@@ -64,17 +76,14 @@ func Build(ctx context.Context, dir string, p Platform, version string, programs
 		return nil, fmt.Errorf("find the module's directory: %w", err)
 	}
 	module := strings.TrimSpace(string(root))
-	embedded := []string{"guest"}
 	var filters []string // flags
 	if p.OS == "linux" {
-		embedded = append(embedded, "engine")
 		if filters, err = buildFilters(ctx, dir, module); err != nil {
 			return nil, err
 		}
 	}
 	inside, replace := map[string]string{}, map[string]string{}
-	for _, kind := range embedded {
-		name := "atoll-" + kind
+	for _, name := range p.listEmbedded() {
 		made, err := runBuild(ctx, dir, Platform{"linux", p.Arch}, version, filters, []string{name})
 		if err != nil {
 			return nil, err
@@ -87,7 +96,7 @@ func Build(ctx context.Context, dir string, p Platform, version string, programs
 		if err := WriteSum(made[name], sum); err != nil {
 			return nil, err
 		}
-		target := filepath.Join(module, "internal", kind+"program", name)
+		target := filepath.Join(module, "internal", packages[name], name)
 		replace[target+".zst"], replace[target+".sum"] = packed, sum
 	}
 	overlay, err := writeOverlay(filepath.Join(dir, "overlay.json"), replace)

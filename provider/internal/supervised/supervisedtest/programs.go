@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll"
 )
 
@@ -114,8 +112,12 @@ func CommandLine(pid int) []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
 }
 
-// IsRunning reports whether there is a process pid.
-func IsRunning(pid int) bool { return unix.Kill(pid, 0) == nil }
+// IsRunning reports whether there is a process pid. One that has ended, and that only its parent has not noticed, does not
+// count: the machine's first process takes its time.
+func IsRunning(pid int) bool {
+	state := StateOf(pid)
+	return state != "" && state != "Z" && state != "X"
+}
 
 // ParentOf returns the parent of a process; 0 when it has gone.
 func ParentOf(pid int) int {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/seed46cd37a8/atoll/provider/native/internal/pid1"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/vfork"
 )
 
@@ -139,9 +140,20 @@ func newUserNamespace(users, groups []idRange) (_ *os.File, err error) {
 		return nil, err
 	}
 	defer s.Close()
+	// The program rests until this process closes the socket, or dies.
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	defer unix.Close(fds[0])
+	theirs, err := raiseFile(os.NewFile(uintptr(fds[1]), "socket"))
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
 	s.Clone("user namespace", unix.CLONE_NEWUSER)
-	s.Do("signals", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uint64(unix.SIGKILL), 0, 0, 0)
-	s.Do("descriptors", unix.SYS_CLOSE_RANGE, 0, uint64(program.Fd())-1, 0) // the program rests without a client
+	s.Do("descriptors", unix.SYS_CLOSE_RANGE, 0, lowestFD-1, 0)
+	s.Do("descriptors", unix.SYS_DUP3, uint64(theirs.Fd()), pid1.SocketFD, 0)
 	s.Do("program", unix.SYS_EXECVEAT, uint64(program.Fd()), s.AddText(""), s.AddTexts([]string{"atoll"}), s.AddTexts(nil), unix.AT_EMPTY_PATH)
 	pid, err := s.Run(nil)
 	if err != nil {

@@ -85,6 +85,7 @@ func mountTmpfs(target string, owners *ids, flags uintptr, options ...string) er
 // An overlay is a directory with changes in a layer of its own.
 type overlay struct {
 	lower  string
+	middle string // a layer above it; "" for none
 	layer  string // the directory with the changes, and the kernel's working directory
 	target string
 	owners *ids
@@ -111,7 +112,16 @@ func (o overlay) mountOverlay(inNamespace bool) error {
 	}
 	defer layer.Close()
 	// By descriptors: a path could contain characters that separate mount options.
-	options := fmt.Sprintf("lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d/%s,workdir=/proc/self/fd/%[2]d/%[4]s", lower.Fd(), layer.Fd(), upperName, workName)
+	lowers := fmt.Sprintf("/proc/self/fd/%d", lower.Fd())
+	if o.middle != "" {
+		middle, err := os.Open(o.middle)
+		if err != nil {
+			return err
+		}
+		defer middle.Close()
+		lowers = fmt.Sprintf("/proc/self/fd/%d:%s", middle.Fd(), lowers)
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=/proc/self/fd/%d/%s,workdir=/proc/self/fd/%[2]d/%[4]s", lowers, layer.Fd(), upperName, workName)
 	if inNamespace {
 		options += ",userxattr"
 	}

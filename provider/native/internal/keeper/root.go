@@ -112,6 +112,12 @@ func (r *root) mountLayer(name, dir string) error {
 		return err
 	}
 	o := overlay{lower: filepath.Join(r.partPath(lowerName), dir), layer: layer, target: filepath.Join(r.mergedPath(), dir), owners: r.ids}
+	if dir != "" && needsSkeleton(o.lower, r.ids) {
+		o.middle = r.partPath("skeleton-" + name)
+		if err := makeSkeleton(o.middle, o.lower); err != nil {
+			return err
+		}
+	}
 	r.layers = append(r.layers, dir)
 	return o.mountOverlay(!r.ids.mapped)
 }

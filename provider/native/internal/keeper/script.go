@@ -83,7 +83,7 @@ func (b *box) startProcess(line *pid1.Line) (pid int, err error) {
 		return 0, err
 	}
 	sb.dropRights(b)
-	s.Do("program", unix.SYS_EXECVEAT, uint64(program.Fd()), s.AddText(""), s.AddTexts([]string{"init"}), s.AddTexts(nil), unix.AT_EMPTY_PATH)
+	s.Do("program", unix.SYS_EXECVEAT, uint64(program.Fd()), s.AddText(""), s.AddTexts([]string{"atoll-init"}), s.AddTexts(nil), unix.AT_EMPTY_PATH)
 	err = b.group.Clone(func(dir *os.File) (err error) {
 		pid, err = s.Run(dir)
 		return err
@@ -122,9 +122,9 @@ func (s *scriptBuilder) addMount(source, target, kind string, flags uintptr, opt
 // root inside cannot change it.
 func (s *scriptBuilder) enterNamespaces(b *box) {
 	s.Do("signals", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uint64(unix.SIGKILL), 0, 0, 0)
+	s.writeFile("priority", "/proc/self/oom_score_adj", oomScore) // with the rights of this process, so that nobody inside can lower it
 	s.Do("network namespace", unix.SYS_SETNS, uint64(b.network.Fd()), unix.CLONE_NEWNET)
 	s.Do("user namespace", unix.SYS_SETNS, uint64(b.ids.namespace.Fd()), unix.CLONE_NEWUSER)
-	s.writeFile("priority", "/proc/self/oom_score_adj", oomScore)
 	s.Do("time namespace", unix.SYS_UNSHARE, unix.CLONE_NEWTIME)
 	s.writeFile("uptime", "/proc/self/timens_offsets", fmt.Sprintf("boottime -%d 0", b.uptime))
 	if b.groups {

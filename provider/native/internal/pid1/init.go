@@ -397,12 +397,11 @@ func (in *Init) startProcess(cmd *Command, files []*os.File) (*Process, error) {
 	}
 	var problem error
 	for _, s := range steps {
-		executes := s.name == ""
-		if !answer.WasExecuted(s.Step) && executes { // it did not return
+		if !answer.WasExecuted(s.Step) { // it did not return, or the clone was killed before
 			return in.addChild(int(answer.GetResult(clone))), nil
 		}
 		err := answer.Check(s.name, s.Step)
-		if err != nil && !executes {
+		if err != nil && s.name != "" {
 			return nil, err
 		}
 		if problem == nil || !errors.Is(err, unix.ENOENT) {

@@ -76,7 +76,7 @@ const (
 	callWait    // when a report cannot be sent for lack of memory
 	callReceive // a list, which the program then executes
 	callExit
-	callRest // a program without a client has nothing to do
+	callRest // a program without the memory has nothing to do until its socket is at its end
 	ownCalls
 )
 
@@ -115,8 +115,8 @@ func Program(arch string) ([]byte, error) {
 	receive := set(callReceive, unix.SYS_RECVMSG, SocketFD, messageBase, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	receive.Positive, receive.Zero, receive.Negative = stepsBase, at(callExit), at(callPoll)
 	set(callExit, unix.SYS_EXIT_GROUP, 0)
-	rest := set(callRest, unix.SYS_PPOLL, 0, 0, 0, 0, 0)
-	rest.Positive, rest.Zero, rest.Negative = at(callRest), at(callRest), at(callRest)
+	rest := set(callRest, unix.SYS_PPOLL, polled, 1, 0, 0, 8)
+	rest.Positive, rest.Zero, rest.Negative = at(callExit), at(callExit), at(callExit)
 
 	var data bytes.Buffer
 	put := func(v any) { _ = binary.Write(&data, binary.LittleEndian, v) } // a bytes.Buffer never fails

@@ -149,7 +149,7 @@ func callAll(filter []unix.SockFilter) (map[uint32]syscall.Errno, error) {
 	if err := installFilter(filter, 0); err != nil {
 		return nil, err
 	}
-	names, errnos := nameCalls(), map[uint32]syscall.Errno{}
+	names, errnos := Names(), map[uint32]syscall.Errno{}
 	for number := range uint32(newestCall + 30) {
 		if skippedCalls[names[number]] == "" {
 			_, _, errnos[number] = unix.RawSyscall6(uintptr(number), math.MaxUint, math.MaxUint, math.MaxUint, math.MaxUint, math.MaxUint, math.MaxUint)
@@ -160,7 +160,7 @@ func callAll(filter []unix.SockFilter) (map[uint32]syscall.Errno, error) {
 
 // The kernel answers each call as the table promises.
 func TestEachCall(t *testing.T) {
-	groups, names := Groups(), nameCalls()
+	groups, names := Groups(), Names()
 	minusOne := [6]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64}
 	for child, o := range map[string]Options{"": {}, " nested": {Nested: true}} {
 		marked, plain := map[uint32]syscall.Errno{}, map[uint32]syscall.Errno{}

@@ -66,3 +66,14 @@ func Groups() []Group {
 	}
 	return out
 }
+
+// Names returns the names of the calls in Groups by their numbers.
+func Names() map[uint32]string {
+	names := map[uint32]string{}
+	for _, g := range hostArchitecture().groups {
+		for _, c := range g.calls {
+			names[c.number] = c.name
+		}
+	}
+	return names
+}

@@ -43,17 +43,6 @@ func judgeCall(groups []Group, name string, o Options, args [6]uint64) uint32 {
 	return unix.SECCOMP_RET_ALLOW
 }
 
-// nameCalls returns the names of all known calls by number.
-func nameCalls() map[uint32]string {
-	names := map[uint32]string{}
-	for _, g := range hostArchitecture().groups {
-		for _, c := range g.calls {
-			names[c.number] = c.name
-		}
-	}
-	return names
-}
-
 // interestingArguments are values of the first two arguments, at the edges of the rules.
 func interestingArguments() [][6]uint64 {
 	values := []uint64{0, 1, 2, 3, 8, 10, 16, 17, 38, 40, 0x11, 0x80, 0x5411, 0x5412, 0x5413, 0x541c, 0x20000, 0x20008, 0x40000, 0x3d0f00, 0x1200011, 0x02000000, 0x04000000, 0x08000000,
@@ -68,7 +57,7 @@ func interestingArguments() [][6]uint64 {
 }
 
 func TestProgram(t *testing.T) {
-	groups, names, a := Groups(), nameCalls(), hostArchitecture()
+	groups, names, a := Groups(), Names(), hostArchitecture()
 	for _, o := range []Options{{}, {Nested: true}} {
 		filter := Program(o)
 		longest := 0

@@ -1,0 +1,7 @@
+package config
+
+// Native has the settings of the provider native. They are valid on every operating system, so that machines can
+// share a file.
+type Native struct {
+	HostPaths []string `yaml:"host_paths" doc:"additional paths of this machine that are visible in the image host, read-only"`
+}
