@@ -38,20 +38,29 @@ var (
 )
 
 // measureNative compares the provider native with bubblewrap and with the bare machine.
-func (b *bench) measureNative(ctx context.Context) (err error) {
-	server, err := startServer(ctx, b, "native", nativeSetting)
+func (b *bench) measureNative(ctx context.Context) error {
+	bwrap, err := b.compareNative(ctx)
 	if err != nil {
 		return err
+	}
+	return b.measureNativeFleet(ctx, bwrap)
+}
+
+// compareNative measures single sandboxes and commands. It returns the method of bubblewrap, if that is installed.
+func (b *bench) compareNative(ctx context.Context) (bwrap []method, err error) {
+	server, err := startServer(ctx, b, "native", nativeSetting)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stopServer()) }()
 	other, err := startServer(ctx, b, "native-peer")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, other.stopServer()) }()
 	live, err := server.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	echo := filepath.Join(b.root, "bin", echoArgs[0])
 	bare := func(ctx context.Context) (time.Duration, error) {
@@ -78,7 +87,7 @@ func (b *bench) measureNative(ctx context.Context) (err error) {
 	case errors.As(err, &missing):
 		b.table.missing = append(b.table.missing, missing.Error())
 	case err != nil:
-		return err
+		return nil, err
 	}
 	create = append(create, peers.create...)
 	docker, closer, err := b.dockerPeers(ctx)
@@ -89,11 +98,11 @@ func (b *bench) measureNative(ctx context.Context) (err error) {
 	case errors.As(err, &missing):
 		b.table.missing = append(b.table.missing, missing.Error())
 	case err != nil:
-		return err
+		return nil, err
 	}
 	create = append(create, docker.create...)
 	if err := b.compareMethods(ctx, "native: create to first byte", nativeCreateGoals, create); err != nil {
-		return err
+		return nil, err
 	}
 	command := []method{{bareEcho, bare}, {nativeAPI, func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
@@ -101,9 +110,9 @@ func (b *bench) measureNative(ctx context.Context) (err error) {
 		return time.Since(start), err
 	}}}
 	if err := b.compareMethods(ctx, "native: command in a live sandbox", nativeExecGoals, command); err != nil {
-		return err
+		return nil, err
 	}
-	return b.measureNativeFleet(ctx, peers.create)
+	return peers.create, nil
 }
 
 // createReady creates a sandbox that the server has made ahead, up to the first byte of a command in it.

@@ -13,7 +13,7 @@ import (
 // Where these sandboxes work the probe says so, what their wall is, and which abilities are missing.
 func TestProbe(t *testing.T) {
 	l := newLab(t)
-	probe := atoll.ProbeProvider(l.Context(), l)
+	probe := atoll.ProbeProvider(l.Context(), l.Provider)
 	notes := strings.Join(probe.Notes, "\n")
 	if !probe.OK || probe.Reason != "" || probe.Fix != "" || !strings.Contains(notes, "kernel of this machine") {
 		t.Errorf("probe: %+v", probe)
@@ -30,7 +30,7 @@ func TestHelperThatCannotServe(t *testing.T) {
 	l := openLab(t, opts)
 	_, err := l.Create(l.Context(), &atoll.Spec{Name: "web"})
 	supervisedtest.WantKind(t, "create", err, atoll.ErrUnavailable, "/nowhere/atoll")
-	if probe := atoll.ProbeProvider(l.Context(), l); probe.OK || !strings.Contains(probe.Reason, "/nowhere/atoll") {
+	if probe := atoll.ProbeProvider(l.Context(), l.Provider); probe.OK || !strings.Contains(probe.Reason, "/nowhere/atoll") {
 		t.Errorf("probe: %+v", probe)
 	}
 }

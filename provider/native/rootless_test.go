@@ -19,7 +19,11 @@ const asUser = "^(TestAsUser|TestConformanceAsUser|TestHostIsOutOfSight|TestMoun
 // TestRootless runs the most important of these tests as an ordinary user.
 func TestRootless(t *testing.T) {
 	needNative(t)
-	supervisedtest.RunAsUser(t, asUser, engineVar, helperPath(t))
+	hostile := filepath.Join(t.TempDir(), "hostile")
+	if err := providertest.BuildHostile(hostile); err != nil {
+		t.Fatal(err)
+	}
+	supervisedtest.RunAsUser(t, asUser, map[string]string{engineVar: helperPath(t), providertest.HostileVar: hostile})
 }
 
 // TestConformanceAsUser runs the part of the suite that depends most on the rights of the provider.

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -198,10 +197,11 @@ func (s *spy) lookAt(pid int) {
 		if strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "anon_inode:") || strings.Contains(to, "memfd:") {
 			s.addLeak(pid, "descriptor %s: %s", fd.Name(), to)
 		}
-		if f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
-			data, _ := io.ReadAll(io.LimitReader(f, 1<<16))
-			s.search(pid, "fd "+fd.Name(), data)
-			f.Close()
+		if f, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil { // also if it is a pipe
+			data := make([]byte, 1<<16)
+			n, _ := unix.Read(f, data)
+			s.search(pid, "fd "+fd.Name(), data[:max(n, 0)])
+			unix.Close(f)
 		}
 	}
 }

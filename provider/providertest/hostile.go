@@ -21,18 +21,32 @@ import (
 // hostilePackage is the program that attacks the isolation.
 const hostilePackage = "github.com/seed46cd37a8/atoll/internal/testing/hostile"
 
-// buildHostile builds the program once and returns its bytes.
-var buildHostile = sync.OnceValues(func() ([]byte, error) {
+// HostileVar names a variable with the path of that program, for a test program that cannot build it.
+const HostileVar = "ATOLL_TEST_HOSTILE"
+
+// BuildHostile builds that program, and writes it to a file.
+func BuildHostile(file string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, hostilePackage)
+	cmd.Env = slices.Concat(os.Environ(), []string{"GOOS=linux", "CGO_ENABLED=0"})
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", hostilePackage, err, out)
+	}
+	return nil
+}
+
+// readHostile builds the program once and returns its bytes.
+var readHostile = sync.OnceValues(func() ([]byte, error) {
+	if path := os.Getenv(HostileVar); path != "" {
+		return os.ReadFile(path)
+	}
 	dir, err := os.MkdirTemp("", "atoll-hostile")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "hostile")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, hostilePackage)
-	cmd.Env = slices.Concat(os.Environ(), []string{"GOOS=linux", "CGO_ENABLED=0"})
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go build %s: %w\n%s", hostilePackage, err, out)
+	if err := BuildHostile(file); err != nil {
+		return nil, err
 	}
 	return os.ReadFile(file)
 })
@@ -49,7 +63,7 @@ type attacker struct {
 // newAttacker brings the program into the sandbox.
 func (h *harness) newAttacker(t *testing.T, sb atoll.Sandbox) *attacker {
 	t.Helper()
-	program, err := buildHostile()
+	program, err := readHostile()
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip("there is no go command to build the hostile program with")
 	}

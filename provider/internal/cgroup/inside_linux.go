@@ -151,10 +151,11 @@ func (i *Inside) Freeze(ctx context.Context) error {
 	if file == "" {
 		return errors.ErrUnsupported
 	}
-	if err := i.g.h.write(file, on); err != nil {
-		return fmt.Errorf("freeze: %w", err)
-	}
 	for delay := 100 * time.Microsecond; ; delay = min(2*delay, 10*time.Millisecond) {
+		// Each time: v1 leaves out a process that is just about to wait for its vfork.
+		if err := i.g.h.write(file, on); err != nil {
+			return errors.Join(fmt.Errorf("freeze: %w", err), i.Thaw())
+		}
 		done, err := frozen()
 		if done {
 			return nil

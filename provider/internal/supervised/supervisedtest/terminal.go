@@ -131,6 +131,8 @@ func (l *Lab) CheckTerminalKeys() {
 		for _, k := range keys {
 			term.typeKeys(k)
 		}
+		term.awaitText("^C")
+		term.awaitText("> ") // bash may drop what comes before its prompt
 		term.typeKeys("echo clean $?\r")
 		term.awaitText("clean 130")
 	}

@@ -4,6 +4,7 @@ package supervisedtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,9 @@ import (
 // stranger is a uid that no machine knows.
 const stranger = 54321
 
-// RunAsUser runs tests of this binary as an ordinary user. The variable engineVar gives them a copy of the engine.
-func RunAsUser(t *testing.T, tests, engineVar, engine string) {
+// RunAsUser runs tests of this binary as an ordinary user. Their environment has the names in programs, with the paths of copies of
+// those programs: the user may not be able to reach the originals, nor to build any.
+func RunAsUser(t *testing.T, tests string, programs map[string]string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("this is an ordinary user already")
@@ -32,23 +34,22 @@ func RunAsUser(t *testing.T, tests, engineVar, engine string) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	self, copied, tmp := filepath.Join(dir, "tests"), filepath.Join(dir, "engine"), filepath.Join(dir, "tmp") // the user may not be able to reach the originals
-	for _, step := range []func() error{
-		func() error { return CopyProgram(self, "/proc/self/exe") },
-		func() error { return CopyProgram(copied, engine) },
-		func() error { return os.Mkdir(tmp, 0o700) },
-		func() error { return os.Chown(tmp, stranger, stranger) },
-		func() error { return os.Chmod(dir, 0o755) },
-	} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+	self, tmp := filepath.Join(dir, "tests"), filepath.Join(dir, "tmp")
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "CI=" + os.Getenv("CI")}
+	err = errors.Join(CopyProgram(self, "/proc/self/exe"), os.Mkdir(tmp, 0o700), os.Chown(tmp, stranger, stranger), os.Chmod(dir, 0o755))
+	for name, program := range programs {
+		copied := filepath.Join(dir, name)
+		env = append(env, name+"="+copied)
+		err = errors.Join(err, CopyProgram(copied, program))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.run", tests, "-test.v", "-test.short")
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + tmp, "TMPDIR=" + tmp, "CI=" + os.Getenv("CI"), engineVar + "=" + copied}
+	cmd.Env = env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	t.Logf("%d tests passed as uid %d", strings.Count(string(out), "\n--- PASS"), stranger)

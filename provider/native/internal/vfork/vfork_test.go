@@ -40,10 +40,10 @@ func execute(t testing.TB, s *Script, args ...string) *os.File {
 	return r
 }
 
-// output runs the script, and returns the output and the PID of its program after its end.
-func output(t testing.TB, s *Script, r *os.File) (string, int) {
+// output runs the script in a group, if there is one, and returns the output and the PID of its program after its end.
+func output(t testing.TB, s *Script, r, group *os.File) (string, int) {
 	t.Helper()
-	pid, err := s.Run(nil)
+	pid, err := s.Run(group)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func output(t testing.TB, s *Script, r *os.File) (string, int) {
 func TestRun(t *testing.T) {
 	s := newScript(t)
 	r := execute(t, s, "/bin/sh", "-c", "echo $A $0 $$", "x")
-	if got, pid := output(t, s, r); got != "b x "+strconv.Itoa(pid) {
+	if got, pid := output(t, s, r, nil); got != "b x "+strconv.Itoa(pid) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -78,7 +78,7 @@ func TestClone(t *testing.T) {
 	name := []byte("inside")
 	s.Do("host name", unix.SYS_SETHOSTNAME, s.AddBytes(name), uint64(len(name)))
 	r := execute(t, s, "/bin/sh", "-c", "echo $$ $(uname -n)")
-	if got, _ := output(t, s, r); got != "1 inside" {
+	if got, _ := output(t, s, r, nil); got != "1 inside" {
 		t.Errorf("got %q", got)
 	}
 	mustHaveNoChild(t)
