@@ -132,7 +132,7 @@ systems: ## build the programs for macOS and Windows, and throw them away
 
 .PHONY: golden
 golden: ## write the golden files anew: the table of providers, the reference, help texts, tools, events, descriptions of the API
-	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output ./server/openapi -update
+	@$(GO) test ./internal/testing/docs ./config ./cmd/atoll ./agent/tools ./agent/output ./server/openapi ./provider/native/internal/seccomp -update
 
 .PHONY: man
 man: ## write the man pages of all commands into bin/man
