@@ -58,11 +58,15 @@ func (b *Begun) Assign(d Dir, id string) (*fsutil.Lock, error) {
 
 // sweepBegun removes a directory that makeSandbox has given up. While it has no lock, it
 // can only be removed empty, so that a makeSandbox in progress tries again with another
-// one.
+// one; unless it has other files, which come after the lock: those that a removal has left.
 func sweepBegun(path string) error {
-	l, err := fsutil.TryLockExisting(filepath.Join(path, "lock"))
+	lock := filepath.Join(path, "lock")
+	l, err := fsutil.TryLockExisting(lock)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.Remove(path)
+		if _, locked := os.Lstat(lock); errors.Is(err, syscall.ENOTEMPTY) && errors.Is(locked, fs.ErrNotExist) {
+			err = os.RemoveAll(path)
+		}
 	} else if err == nil {
 		defer l.Release()
 		err = os.RemoveAll(path)

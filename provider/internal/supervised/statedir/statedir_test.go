@@ -347,8 +347,8 @@ func TestTrash(t *testing.T) {
 // A directory that is just being made is not trash, unless its maker has died.
 func TestTrashOfCreations(t *testing.T) {
 	d := openDir(t)
-	dying, empty := d.Sandbox(newPrefix+"dying"), d.Sandbox(newPrefix+"empty")
-	for _, dir := range []string{dying, empty} {
+	dying, empty, rest := d.Sandbox(newPrefix+"dying"), d.Sandbox(newPrefix+"empty"), d.Sandbox(newPrefix+"rest")
+	for _, dir := range []string{dying, empty, rest, filepath.Join(rest, "root")} { // rest is of a removal that was killed
 		must(t, "mkdir", os.Mkdir(dir, 0o700))
 	}
 	l, err := fsutil.TryLock(filepath.Join(dying, "lock"))
