@@ -26,25 +26,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // startProvider starts one of the programs, as another provider of the same sandboxes.
 func (l *lab) startProvider(name string, args ...string) *exec.Cmd {
-	l.t.Helper()
-	return startOnHost(l.t, name, append([]string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}, args...)...)
-}
-
-// killAndWait kills a program and waits for its end.
-func killAndWait(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-}
-
-// runAsync calls f in the background and returns a channel that gets its result.
-func runAsync(f func() error) <-chan error {
-	c := make(chan error, 1)
-	go func() { c <- f() }()
-	return c
+	l.T.Helper()
+	return supervisedtest.StartOnHost(l.T, name, append([]string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}, args...)...)
 }
 
 // snapshotProgram takes a snapshot of the sandbox args[0].
@@ -69,19 +57,19 @@ func TestSnapshotCutShort(t *testing.T) {
 	dir := filepath.Join(l.opts.Dir, "snapshots")
 	busy := func(t *testing.T, l *lab) atoll.Sandbox { // with memory that takes a while to write
 		t.Helper()
-		sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/memory", Size: 400 << 20}}})
-		l.sh(sb, "head -c 200000000 /dev/urandom > /memory/random; echo works > /root/file")
+		sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/memory", Size: 400 << 20}}})
+		l.Sh(sb, "head -c 200000000 /dev/urandom > /memory/random; echo works > /root/file")
 		return sb
 	}
 	// begun starts a snapshot of sb, and stops the sentry when a part of it is on disk. The caller calls
 	// goOn or kills the sentry.
 	begun := func(t *testing.T, l *lab, sb atoll.Sandbox, start func()) (goOn func()) {
 		t.Helper()
-		sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
-		signal := func(s unix.Signal) { l.must("signal", unix.Kill(sentry, s)) }
+		sentry := supervisedtest.Children(t, l.SupervisorOf(sb))["runsc-sandbox"]
+		signal := func(s unix.Signal) { l.Must("signal", unix.Kill(sentry, s)) }
 		signal(unix.SIGSTOP)
 		start()
-		l.poll(func() error {
+		l.Poll(func() error {
 			signal(unix.SIGCONT) // for a moment, in which it does not get far
 			time.Sleep(time.Millisecond)
 			signal(unix.SIGSTOP)
@@ -90,15 +78,15 @@ func TestSnapshotCutShort(t *testing.T) {
 			}
 			return nil
 		})
-		if list, err := atoll.Snapshots(l.ctx(), l); len(list) > 0 || err != nil {
+		if list, err := atoll.Snapshots(l.Context(), l); len(list) > 0 || err != nil {
 			t.Errorf("it is listed before it is complete: %v, %v", list, err)
 		}
 		return func() { signal(unix.SIGCONT) }
 	}
 	nothing := func(t *testing.T, l *lab) {
 		t.Helper()
-		l.poll(func() error {
-			if left := dirEntries(t, dir); len(left) > 0 {
+		l.Poll(func() error {
+			if left := supervisedtest.ListDir(t, dir); len(left) > 0 {
 				return fmt.Errorf("left of the snapshot: %v", left)
 			}
 			return nil
@@ -110,14 +98,16 @@ func TestSnapshotCutShort(t *testing.T) {
 		sb := busy(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		var done <-chan error
-		goOn := begun(t, l, sb, func() { done = runAsync(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err }) })
+		goOn := begun(t, l, sb, func() {
+			done = supervisedtest.RunAsync(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err })
+		})
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("snapshot: %v", err)
 		}
 		goOn()
 		nothing(t, l)
-		if got := l.sh(sb, "cat /root/file"); got != "works" {
+		if got := l.Sh(sb, "cat /root/file"); got != "works" {
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
 		nothing(t, l) // nor when the supervisor has finished it
@@ -127,25 +117,27 @@ func TestSnapshotCutShort(t *testing.T) {
 		sb := busy(t, l)
 		var cmd *exec.Cmd
 		goOn := begun(t, l, sb, func() { cmd = l.startProvider("snapshot", sb.ID()) })
-		killAndWait(cmd)
+		supervisedtest.KillAndWait(cmd)
 		goOn()
-		if got := l.sh(sb, "cat /root/file"); got != "works" { // once it is written
+		if got := l.Sh(sb, "cat /root/file"); got != "works" { // once it is written
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
 		again := openLab(t, l.opts) // sweeps
 		nothing(t, again)
-		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-		l.must("snapshot", err)
-		l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+		snap, err := atoll.TakeSnapshot(l.Context(), sb)
+		l.Must("snapshot", err)
+		l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
 	})
 	t.Run("supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
 		var done <-chan error
-		begun(t, l, sb, func() { done = runAsync(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err }) })
-		l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
-		wantKind(t, "snapshot", <-done, atoll.ErrStopped, "supervisor process died")
-		if left := dirEntries(t, dir); len(left) > 0 { // no sweep is needed
+		begun(t, l, sb, func() {
+			done = supervisedtest.RunAsync(func() error { _, err := atoll.TakeSnapshot(l.Context(), sb); return err })
+		})
+		l.Must("kill", unix.Kill(l.SupervisorOf(sb), unix.SIGKILL))
+		supervisedtest.WantKind(t, "snapshot", <-done, atoll.ErrStopped, "supervisor process died")
+		if left := supervisedtest.ListDir(t, dir); len(left) > 0 { // no sweep is needed
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
@@ -154,11 +146,11 @@ func TestSnapshotCutShort(t *testing.T) {
 		sb := busy(t, l)
 		var cmd *exec.Cmd
 		begun(t, l, sb, func() { cmd = l.startProvider("snapshot", sb.ID()) })
-		supervisor := l.supervisorOf(sb)
-		killAndWait(cmd)
-		l.must("kill", unix.Kill(supervisor, unix.SIGKILL))
-		l.remove(sb)
-		if left := dirEntries(t, dir); len(left) > 0 { // it goes with its sandbox
+		supervisor := l.SupervisorOf(sb)
+		supervisedtest.KillAndWait(cmd)
+		l.Must("kill", unix.Kill(supervisor, unix.SIGKILL))
+		l.RemoveSandbox(sb)
+		if left := supervisedtest.ListDir(t, dir); len(left) > 0 { // it goes with its sandbox
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
@@ -172,15 +164,15 @@ func TestCreateAfterAKill(t *testing.T) {
 		spec := atoll.Spec{ID: atoll.NewID(), Name: "taken"}
 		cmd := l.startProvider("create", spec.ID)
 		time.Sleep(time.Duration(3*i) * time.Millisecond)
-		killAndWait(cmd)
-		sb, err := l.Create(l.ctx(), &spec)
+		supervisedtest.KillAndWait(cmd)
+		sb, err := l.Create(l.Context(), &spec)
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
-			if sb, err = l.Get(l.ctx(), spec.ID); err == nil && l.status(sb).State != atoll.StateRunning {
-				t.Errorf("after %d ms: it is there and %s", 3*i, l.status(sb).State)
+			if sb, err = l.Get(l.Context(), spec.ID); err == nil && l.Status(sb).State != atoll.StateRunning {
+				t.Errorf("after %d ms: it is there and %s", 3*i, l.Status(sb).State)
 			}
 		}
-		l.must("create", err)
-		l.remove(sb)
+		l.Must("create", err)
+		l.RemoveSandbox(sb)
 	}
 }
 
@@ -211,7 +203,7 @@ func makeProgram(args []string) error {
 func TestCreateCutShort(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "cut-" })
-	l.must("close", l.Close())
+	l.Must("close", l.Close())
 	cuts := 30
 	if testing.Short() {
 		cuts = 6
@@ -228,39 +220,39 @@ func TestCreateCutShort(t *testing.T) {
 			_ = unix.Kill(pid, unix.SIGKILL) // may have ended
 		}
 		time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
-		killAndWait(cmd)
+		supervisedtest.KillAndWait(cmd)
 	}
 	made := 0
-	l.poll(func() error {
+	l.Poll(func() error {
 		p, err := gvisor.New(l.opts)
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		list, err := p.List(l.ctx(), atoll.Filter{})
+		list, err := p.List(l.Context(), atoll.Filter{})
 		if err != nil {
 			return err
 		}
 		for _, st := range list {
-			sb, err := p.Get(l.ctx(), st.ID)
+			sb, err := p.Get(l.Context(), st.ID)
 			if err == nil {
-				err = sb.Remove(l.ctx(), atoll.RemoveVolumes())
+				err = sb.Remove(l.Context(), atoll.RemoveVolumes())
 			}
 			if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 				return err
 			}
 			made++
 		}
-		for end := time.Now().Add(testenv.Scale(10 * time.Second)); len(leftOnDisk(t, l.opts)) > 0 && time.Now().Before(end); {
+		for end := time.Now().Add(testenv.Scale(10 * time.Second)); len(l.ListFiles(t)) > 0 && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond) // for the sweep, which Close ends
 		}
 		if err := p.Close(); err != nil {
 			return err
 		}
-		if alive, left := l.liveProcesses(), listCgroups(t, l.opts.Cgroup); len(alive)+len(left) > 0 {
+		if alive, left := l.liveProcesses(), supervisedtest.ListCgroups(t, l.opts.Cgroup); len(alive)+len(left) > 0 {
 			return fmt.Errorf("after %d cuts (seed %d) there are left: %v %v", cuts, seed, alive, left)
 		}
-		if left := leftOnDisk(t, l.opts); len(left) > 0 {
+		if left := l.ListFiles(t); len(left) > 0 {
 			return fmt.Errorf("after %d cuts (seed %d) there are left: %v", cuts, seed, left)
 		}
 		return nil
@@ -273,26 +265,26 @@ func TestSpareThatDied(t *testing.T) {
 	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "spare-" })
 	for range 3 {
 		var spare map[int]string
-		l.poll(func() error {
+		l.Poll(func() error {
 			if spare = l.liveProcesses(); len(spare) == 0 {
-				l.remove(l.create(atoll.Spec{})) // then another spare starts
+				l.RemoveSandbox(l.NewSandbox(atoll.Spec{})) // then another spare starts
 				return errors.New("there is no spare supervisor")
 			}
 			return nil
 		})
 		for pid := range spare {
-			l.must("kill", unix.Kill(pid, unix.SIGKILL))
+			l.Must("kill", unix.Kill(pid, unix.SIGKILL))
 		}
-		l.poll(func() error {
+		l.Poll(func() error {
 			if left := l.liveProcesses(); len(left) > 0 {
 				return fmt.Errorf("%v does not die", left)
 			}
 			return nil
 		})
 	}
-	l.remove(l.create(atoll.Spec{}))
-	l.must("close", l.Close())
-	if left := listCgroups(t, l.opts.Cgroup); len(left) > 0 {
+	l.RemoveSandbox(l.NewSandbox(atoll.Spec{}))
+	l.Must("close", l.Close())
+	if left := supervisedtest.ListCgroups(t, l.opts.Cgroup); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -312,16 +304,16 @@ func TestOneSpare(t *testing.T) {
 	}))
 	t.Cleanup(free)
 	for range 4 {
-		l.remove(l.create(atoll.Spec{}))
+		l.RemoveSandbox(l.NewSandbox(atoll.Spec{}))
 	}
 	free()
-	l.poll(func() error {
+	l.Poll(func() error {
 		if len(l.liveProcesses()) == 0 {
 			return errors.New("there is no spare supervisor")
 		}
 		return nil
 	})
-	l.must("close", l.Close())
+	l.Must("close", l.Close())
 	if n := started.Load(); n != 1 {
 		t.Errorf("%d supervisors were started ahead, want 1", n)
 	}
@@ -331,19 +323,19 @@ func TestOneSpare(t *testing.T) {
 func TestRemoveTakesTheCgroup(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
-	sb := l.create(atoll.Spec{NoStart: true})
+	sb := l.NewSandbox(atoll.Spec{NoStart: true})
 	group := filepath.Join("/sys/fs/cgroup", l.opts.Cgroup+sb.ID())
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
 		group = filepath.Join("/sys/fs/cgroup/memory", l.opts.Cgroup+sb.ID())
 	}
-	l.must("mkdir", os.Mkdir(group, 0o755))
-	r := l.readRecord(sb)
+	l.Must("mkdir", os.Mkdir(group, 0o755))
+	r := l.ReadRecord(sb)
 	r["cgroup"] = "/" + l.opts.Cgroup + "another"
 	data, err := json.Marshal(r)
-	l.must("marshal", err)
-	l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
-	l.remove(sb)
-	if left := listCgroups(t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
+	l.Must("marshal", err)
+	l.Must("forge", os.WriteFile(l.RecordPath(sb), data, 0o600))
+	l.RemoveSandbox(sb)
+	if left := supervisedtest.ListCgroups(t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 		_ = os.Remove(group)
 	}
@@ -353,15 +345,15 @@ func TestRemoveTakesTheCgroup(t *testing.T) {
 // of a cgroup or of the run directory among its arguments, except a supervisor without a
 // cgroup, which is a child of this process.
 func (l *lab) liveProcesses() map[int]string {
-	l.t.Helper()
+	l.T.Helper()
 	found := map[int]string{}
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	l.must("list processes", err)
+	l.Must("list processes", err)
 	for _, path := range paths {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		cmdline, _ := os.ReadFile(path)
 		text := strings.ReplaceAll(string(cmdline), "\x00", " ")
-		ours := strings.Contains(text, l.opts.Cgroup) || parentOf(pid) == os.Getpid()
+		ours := strings.Contains(text, l.opts.Cgroup) || supervisedtest.ParentOf(pid) == os.Getpid()
 		if strings.HasPrefix(text, "atoll-keeper") && ours || strings.HasPrefix(text, "runsc") && strings.Contains(text, l.opts.RunDir) {
 			found[pid] = text
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
@@ -28,9 +29,9 @@ func (l *lab) endedPath(sb atoll.Sandbox) string {
 
 // awaitOutput waits until the main process has printed something.
 func (l *lab) awaitOutput(sb atoll.Sandbox) {
-	l.t.Helper()
-	l.poll(func() error {
-		all, err := atoll.Processes(l.ctx(), sb)
+	l.T.Helper()
+	l.Poll(func() error {
+		all, err := atoll.Processes(l.Context(), sb)
 		if err == nil && all[0].Stdout.Written == 0 {
 			err = errors.New("the main process has printed nothing")
 		}
@@ -41,61 +42,61 @@ func (l *lab) awaitOutput(sb atoll.Sandbox) {
 // checkMainLost checks that calls about the main process only report that its sandbox does
 // not run.
 func (l *lab) checkMainLost(sb atoll.Sandbox) {
-	l.t.Helper()
-	_, err := sb.Process(l.ctx(), atoll.MainProcess)
-	wantKind(l.t, "process", err, atoll.ErrStopped)
-	_, err = atoll.Processes(l.ctx(), sb)
-	wantKind(l.t, "processes", err, atoll.ErrStopped)
+	l.T.Helper()
+	_, err := sb.Process(l.Context(), atoll.MainProcess)
+	supervisedtest.WantKind(l.T, "process", err, atoll.ErrStopped)
+	_, err = atoll.Processes(l.Context(), sb)
+	supervisedtest.WantKind(l.T, "processes", err, atoll.ErrStopped)
 }
 
 // A supervisor that is killed takes its main process's output along, and the file of an
 // earlier run is not served in its place.
 func TestMainIsLostWithItsSupervisor(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(sayingSpec("once"))
+	sb := l.NewSandbox(sayingSpec("once"))
 	l.awaitOutput(sb)
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	if _, err := sb.Process(l.ctx(), atoll.MainProcess); err != nil {
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	if _, err := sb.Process(l.Context(), atoll.MainProcess); err != nil {
 		t.Errorf("process after a stop: %v", err)
 	}
-	l.must("start", sb.Start(l.ctx()))
-	main, err := sb.Process(l.ctx(), atoll.MainProcess)
-	l.must("process", err)
-	l.must("kill", syscall.Kill(l.supervisorOf(sb), syscall.SIGKILL))
-	l.awaitState(sb, atoll.StateFailed)
+	l.Must("start", sb.Start(l.Context()))
+	main, err := sb.Process(l.Context(), atoll.MainProcess)
+	l.Must("process", err)
+	l.Must("kill", syscall.Kill(l.SupervisorOf(sb), syscall.SIGKILL))
+	l.AwaitState(sb, atoll.StateFailed)
 	l.checkMainLost(sb)
-	_, err = main.Wait(l.ctx())
-	wantKind(t, "wait", err, atoll.ErrStopped, "sandbox has failed")
-	wantKind(t, "attach", main.Attach(l.ctx(), &atoll.Attachment{Stdout: io.Discard}), atoll.ErrStopped, "sandbox has failed")
+	_, err = main.Wait(l.Context())
+	supervisedtest.WantKind(t, "wait", err, atoll.ErrStopped, "sandbox has failed")
+	supervisedtest.WantKind(t, "attach", main.Attach(l.Context(), &atoll.Attachment{Stdout: io.Discard}), atoll.ErrStopped, "sandbox has failed")
 }
 
 // Neither a stop nor a start fails because the main process cannot be saved, or its file is
 // damaged.
 func TestMainThatCannotBeKept(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(sayingSpec("something"))
+	sb := l.NewSandbox(sayingSpec("something"))
 	l.awaitOutput(sb)
-	l.must("be in the way", os.Mkdir(l.endedPath(sb)+".tmp", 0o700))
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.awaitState(sb, atoll.StateStopped)
+	l.Must("be in the way", os.Mkdir(l.endedPath(sb)+".tmp", 0o700))
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	l.AwaitState(sb, atoll.StateStopped)
 	l.checkMainLost(sb)
-	l.must("start", sb.Start(l.ctx()))
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.must("truncate", os.Truncate(l.endedPath(sb), 10))
+	l.Must("start", sb.Start(l.Context()))
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	l.Must("truncate", os.Truncate(l.endedPath(sb), 10))
 	l.checkMainLost(sb)
-	l.must("start", sb.Start(l.ctx()))
+	l.Must("start", sb.Start(l.Context()))
 }
 
 // Only the supervisor keeps the main process of a sandbox with AutoRemove, which goes soon
 // anyway.
 func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Cmd: []string{"echo", "out"}, AutoRemove: true})
-	l.awaitState(sb, atoll.StateStopped)
-	main, err := sb.Process(l.ctx(), atoll.MainProcess)
-	l.must("process", err)
+	sb := l.NewSandbox(atoll.Spec{Cmd: []string{"echo", "out"}, AutoRemove: true})
+	l.AwaitState(sb, atoll.StateStopped)
+	main, err := sb.Process(l.Context(), atoll.MainProcess)
+	l.Must("process", err)
 	var out strings.Builder
-	if err := main.Attach(l.ctx(), &atoll.Attachment{Stdout: &out}); err != nil || out.String() != "out\n" {
+	if err := main.Attach(l.Context(), &atoll.Attachment{Stdout: &out}); err != nil || out.String() != "out\n" {
 		t.Errorf("attach: %q, %v", out.String(), err)
 	}
 	if _, err := os.Lstat(l.endedPath(sb)); !errors.Is(err, os.ErrNotExist) {
@@ -106,10 +107,10 @@ func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
 // The API gives the same answers about a stopped sandbox as about a running one.
 func TestMainOverHTTP(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "head -c 1048576 /dev/zero; echo the end; echo err >&2; exit 3"}})
-	l.awaitState(sb, atoll.StateFailed)
+	sb := l.NewSandbox(atoll.Spec{Cmd: []string{"sh", "-c", "head -c 1048576 /dev/zero; echo the end; echo err >&2; exit 3"}})
+	l.AwaitState(sb, atoll.StateFailed)
 	h, err := api.NewHandler(l.Provider, api.Options{})
-	l.must("handler", err)
+	l.Must("handler", err)
 	defer h.Close()
 	srv := httptest.NewServer(h)
 	defer srv.Close()
@@ -125,10 +126,10 @@ func TestMainOverHTTP(t *testing.T) {
 		"/output?stream=stderr&follow=true":  {"0", "err\n"},
 	} {
 		res, err := http.Get(srv.URL + "/v1/sandboxes/" + sb.ID() + "/processes/" + atoll.MainProcess + path)
-		l.must("get "+path, err)
+		l.Must("get "+path, err)
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		l.must("read "+path, err)
+		l.Must("read "+path, err)
 		got := string(body)
 		if !strings.Contains(got, want.body) || want.body == "" && got != "" || res.Header.Get(api.OffsetHeader) != want.offset {
 			t.Errorf("%s: %s, offset %q, %.200q; want %q, %q", path, res.Status, res.Header.Get(api.OffsetHeader), got, want.offset, want.body)

@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // The kernel has the same filters and rights for the processes of the engine program, whose filters are compiled before,
@@ -45,21 +46,21 @@ type walls struct {
 
 // installedFilters returns the walls of the sentry and the gofer of a sandbox.
 func installedFilters(l *lab) map[string]walls {
-	l.t.Helper()
+	l.T.Helper()
 	all := map[string]walls{}
-	for name, pid := range children(l.t, l.supervisorOf(l.create(atoll.Spec{}))) {
+	for name, pid := range supervisedtest.Children(l.T, l.SupervisorOf(l.NewSandbox(atoll.Spec{}))) {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		l.must("status", err)
+		l.Must("status", err)
 		var rights strings.Builder
 		for line := range strings.Lines(string(status)) {
 			if strings.HasPrefix(line, "Cap") || strings.HasPrefix(line, "Seccomp") || strings.HasPrefix(line, "NoNewPrivs") {
 				rights.WriteString(line)
 			}
 		}
-		all[name] = walls{readFilter(l.t, pid), rights.String()}
+		all[name] = walls{readFilter(l.T, pid), rights.String()}
 	}
 	if len(all["runsc-sandbox"].filter) == 0 || len(all["runsc-gofer"].filter) == 0 {
-		l.t.Fatalf("processes without a filter: %v", all)
+		l.T.Fatalf("processes without a filter: %v", all)
 	}
 	return all
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
@@ -80,61 +80,16 @@ func openProvider[T testing.TB](t T) atoll.Provider {
 // empty again in the end.
 func freshOptions(t testing.TB) gvisor.Options {
 	opts := gvisor.Options{
-		Dir: filepath.Join(t.TempDir(), "state"), RunDir: shortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: supervisedtest.ShortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
 		Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != "",
 	}
-	t.Cleanup(func() { checkNothingLeft(t, opts) })
+	t.Cleanup(func() { placesOf(opts).CheckEmpty(t) })
 	return opts
-}
-
-// checkNothingLeft checks that the directories in opts are empty.
-func checkNothingLeft(t testing.TB, opts gvisor.Options) {
-	t.Helper()
-	if left := leftOnDisk(t, opts); len(left) > 0 {
-		t.Errorf("left behind: %s", strings.Join(left, " "))
-	}
-}
-
-// leftOnDisk lists the content of the directories in opts.
-func leftOnDisk(t testing.TB, opts gvisor.Options) (left []string) {
-	t.Helper()
-	dirs := []string{opts.RunDir}
-	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
-		dirs = append(dirs, filepath.Join(opts.Dir, sub))
-	}
-	for _, dir := range dirs {
-		for _, e := range dirEntries(t, dir) {
-			left = append(left, filepath.Join(dir, e))
-		}
-	}
-	return left
 }
 
 // cgroupPrefix begins the names of this process's cgroups: other tests run at the same
 // time.
 var cgroupPrefix = fmt.Sprintf("atoll-test-%d-", os.Getpid())
-
-// shortDir returns a new directory with a short path, for sockets.
-func shortDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "atoll")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func dirEntries(t testing.TB, dir string) []string {
-	list, err := os.ReadDir(dir)
-	if err != nil && !os.IsNotExist(err) {
-		t.Error(err)
-	}
-	var names []string
-	for _, e := range list {
-		names = append(names, e.Name())
-	}
-	return names
-}
 
 // needGVisor skips where gVisor cannot work, with the reason; in CI that is a failure.
 func needGVisor(t testing.TB) {
@@ -179,7 +134,7 @@ var buildEngine = sync.OnceValues(func() (string, error) {
 var helperDir string
 
 func TestMain(m *testing.M) {
-	runProgram()
+	supervisedtest.RunProgram(programs)
 	code := m.Run()
 	if helperDir != "" {
 		os.RemoveAll(helperDir)
@@ -189,25 +144,7 @@ func TestMain(m *testing.M) {
 
 // listLeaks lists the sandboxes' cgroups on this machine. The suite itself looks for other
 // leaks, such as processes.
-func listLeaks(t *testing.T) []string { return listCgroups(t, cgroupPrefix) }
-
-// listCgroups lists the cgroups whose names begin with prefix.
-func listCgroups(t testing.TB, prefix string) []string {
-	t.Helper()
-	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range found {
-			if info, err := os.Stat(path); err == nil && info.IsDir() {
-				list = append(list, "cgroup "+path)
-			}
-		}
-	}
-	return list
-}
+func listLeaks(t *testing.T) []string { return supervisedtest.ListCgroups(t, cgroupPrefix) }
 
 func TestInterpreters(t *testing.T) {
 	p := openProvider(t)

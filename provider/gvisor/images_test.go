@@ -26,6 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/machine/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
@@ -57,25 +58,25 @@ func TestImageConfiguration(t *testing.T) {
 		Entrypoint: []string{"/bin/sh", "-c", "echo entrypoint > /tmp/ran"}, Cmd: []string{"sh"},
 	}, layers...))
 	l := newLab(t)
-	asRoot := l.create(atoll.Spec{Image: ref, User: "root", Workdir: "/home/user/src"})
-	if got := l.sh(asRoot, "id -u; pwd; ls -A /home/user"); got != "0\n/home/user/src\nsrc" {
+	asRoot := l.NewSandbox(atoll.Spec{Image: ref, User: "root", Workdir: "/home/user/src"})
+	if got := l.Sh(asRoot, "id -u; pwd; ls -A /home/user"); got != "0\n/home/user/src\nsrc" {
 		t.Errorf("as root in another workdir: %q", got)
 	}
 	if !l.Info().Caps.Users {
-		_, err := l.Create(l.ctx(), &atoll.Spec{Image: ref})
-		wantKind(t, "an image with a user", err, atoll.ErrUnsupported, `runs as user "user"`)
+		_, err := l.Create(l.Context(), &atoll.Spec{Image: ref})
+		supervisedtest.WantKind(t, "an image with a user", err, atoll.ErrUnsupported, `runs as user "user"`)
 		return
 	}
-	sb := l.create(atoll.Spec{Image: ref, Env: []string{"SHAPE=square"}})
-	if st := l.status(sb); !strings.HasPrefix(st.Image, ref+"@sha256:") {
+	sb := l.NewSandbox(atoll.Spec{Image: ref, Env: []string{"SHAPE=square"}})
+	if st := l.Status(sb); !strings.HasPrefix(st.Image, ref+"@sha256:") {
 		t.Errorf("image in use: %q, want %s with its digest", st.Image, ref)
 	}
-	got := l.sh(sb, `echo $COLOUR $SHAPE; pwd; id -u; echo $HOME; ls /tmp; touch mine; stat -c %u mine`)
+	got := l.Sh(sb, `echo $COLOUR $SHAPE; pwd; id -u; echo $HOME; ls /tmp; touch mine; stat -c %u mine`)
 	if want := "blue square\n/work\n1000\n/home/user\n1000"; got != want {
 		t.Errorf("inside:\n%s\nwant:\n%s", got, want)
 	}
-	_, err = l.Create(l.ctx(), &atoll.Spec{Image: ref, User: "nobody-there"})
-	wantKind(t, "a user that the image does not have", err, atoll.ErrInvalid, "nobody-there")
+	_, err = l.Create(l.Context(), &atoll.Spec{Image: ref, User: "nobody-there"})
+	supervisedtest.WantKind(t, "a user that the image does not have", err, atoll.ErrInvalid, "nobody-there")
 }
 
 // scratchProgram is the only file of an image from scratch.
@@ -117,41 +118,41 @@ func main() {
 func TestImageFromScratch(t *testing.T) {
 	ref := testimage.Serve(t).Push("scratch:1", testimage.Program(t, scratchProgram))
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Image: ref})
+	sb := l.NewSandbox(atoll.Spec{Image: ref})
 	files := atoll.Files(sb)
 	for _, name := range []string{"note", "/etc/deep/note", "/tmp/note"} {
-		l.must("write", atoll.WriteFile(l.ctx(), sb, name, []byte("text of "+name), 0))
-		if got := l.run(sb, "/program", "cat", name); got != "text of "+name {
+		l.Must("write", atoll.WriteFile(l.Context(), sb, name, []byte("text of "+name), 0))
+		if got := l.Run(sb, &atoll.Command{Args: []string{"/program", "cat", name}}); got != "text of "+name {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh"}})
-	wantKind(t, "no shell", err, atoll.ErrCommandNotFound)
+	_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh"}})
+	supervisedtest.WantKind(t, "no shell", err, atoll.ErrCommandNotFound)
 
 	var packed bytes.Buffer
-	l.must("tar", files.WriteTar(l.ctx(), "/etc/deep", &packed))
-	l.must("untar", files.ReadTar(l.ctx(), "/opt/copy", &packed))
-	if got, err := atoll.ReadFile(l.ctx(), sb, "/opt/copy/note"); string(got) != "text of /etc/deep/note" || err != nil {
+	l.Must("tar", files.WriteTar(l.Context(), "/etc/deep", &packed))
+	l.Must("untar", files.ReadTar(l.Context(), "/opt/copy", &packed))
+	if got, err := atoll.ReadFile(l.Context(), sb, "/opt/copy/note"); string(got) != "text of /etc/deep/note" || err != nil {
 		t.Errorf("after tar and untar: %q, %v", got, err)
 	}
 
-	ready := newScreen()
-	_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"/program", "echo"}, Stdout: ready})
-	l.must("exec", err)
-	ready.expect(t, "listening")
-	conn, err := atoll.Dial(l.ctx(), sb, 7777)
-	l.must("dial", err)
+	ready := &supervisedtest.Screen{}
+	_, err = sb.Exec(l.Context(), &atoll.Command{Args: []string{"/program", "echo"}, Stdout: ready})
+	l.Must("exec", err)
+	ready.Expect(t, "listening")
+	conn, err := atoll.Dial(l.Context(), sb, 7777)
+	l.Must("dial", err)
 	defer conn.Close()
 	_, err = io.WriteString(conn, "ping")
-	l.must("write", err)
-	l.must("half-close", conn.(interface{ CloseWrite() error }).CloseWrite())
+	l.Must("write", err)
+	l.Must("half-close", conn.(interface{ CloseWrite() error }).CloseWrite())
 	if got, err := io.ReadAll(conn); string(got) != "ping" || err != nil {
 		t.Errorf("echo: %q, %v", got, err)
 	}
 
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.must("start", sb.Start(l.ctx()))
-	if got := l.run(sb, "/program", "cat", "/etc/deep/note"); got != "text of /etc/deep/note" {
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	l.Must("start", sb.Start(l.Context()))
+	if got := l.Run(sb, &atoll.Command{Args: []string{"/program", "cat", "/etc/deep/note"}}); got != "text of /etc/deep/note" {
 		t.Errorf("after stop and start: %q", got)
 	}
 }
@@ -188,12 +189,12 @@ func TestImageThatCannotBeHad(t *testing.T) {
 			registry.Fault(tt.fault)
 			defer registry.Fault(nil)
 			l := newLab(t, func(o *gvisor.Options) { o.Image.Timeout = 20 * time.Second })
-			_, err := l.Create(l.ctx(), &atoll.Spec{Image: tt.image, Name: "web"})
+			_, err := l.Create(l.Context(), &atoll.Spec{Image: tt.image, Name: "web"})
 			if k := atoll.KindOf(err); k != tt.want[0] && k != tt.want[len(tt.want)-1] {
 				t.Errorf("%v (%s), want %s", err, k, tt.want)
 			}
 			// The name and the id are free again.
-			l.create(atoll.Spec{Name: "web", NoStart: true})
+			l.NewSandbox(atoll.Spec{Name: "web", NoStart: true})
 		})
 	}
 	if _, err := os.Stat("/atoll-escaped"); err == nil {
@@ -222,7 +223,7 @@ func TestImagePullIsCancelled(t *testing.T) {
 	if _, err := l.Create(ctx, &atoll.Spec{Image: ref}); err == nil || ctx.Err() == nil {
 		t.Errorf("create: %v, ctx: %v", err, ctx.Err())
 	}
-	list, err := l.List(l.ctx(), atoll.Filter{})
+	list, err := l.List(l.Context(), atoll.Filter{})
 	if err != nil || len(list) != 0 {
 		t.Errorf("left: %v, %v", list, err)
 	}
@@ -234,19 +235,19 @@ func TestImageInUseIsHeld(t *testing.T) {
 	registry := testimage.Serve(t)
 	ref := registry.Push("busybox:1", testimage.Busybox(t))
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Image: ref})
-	l.sh(sb, "echo kept > /root/file")
-	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-	l.must("snapshot", err)
-	l.must("close", l.Close())
+	sb := l.NewSandbox(atoll.Spec{Image: ref})
+	l.Sh(sb, "echo kept > /root/file")
+	snap, err := atoll.TakeSnapshot(l.Context(), sb)
+	l.Must("snapshot", err)
+	l.Must("close", l.Close())
 
 	images, err := image.Open(filepath.Join(l.opts.Dir, "images"), image.Options{})
-	l.must("open images", err)
+	l.Must("open images", err)
 	defer images.Close()
 	prune := func() int {
 		t.Helper()
 		pruned, err := images.Prune(t.Context(), image.PruneOptions{Unused: -time.Hour})
-		l.must("prune", err)
+		l.Must("prune", err)
 		return len(pruned.Images)
 	}
 	if n := prune(); n != 0 {
@@ -254,33 +255,33 @@ func TestImageInUseIsHeld(t *testing.T) {
 	}
 	again := openLab(t, l.opts)
 	sb, err = again.Get(t.Context(), sb.ID())
-	l.must("get", err)
-	if got := again.sh(sb, "cat /root/file"); got != "kept" {
+	l.Must("get", err)
+	if got := again.Sh(sb, "cat /root/file"); got != "kept" {
 		t.Errorf("file: %q", got)
 	}
-	l.must("stop", sb.Stop(t.Context(), 0))
+	l.Must("stop", sb.Stop(t.Context(), 0))
 	if n := prune(); n != 1 {
 		t.Fatalf("%d images were removed, want 1: nothing runs on it", n)
 	}
-	l.must("start", sb.Start(t.Context()))
-	if got := again.sh(sb, "cat /root/file"); got != "kept" {
+	l.Must("start", sb.Start(t.Context()))
+	if got := again.Sh(sb, "cat /root/file"); got != "kept" {
 		t.Errorf("file after the image was fetched again: %q", got)
 	}
-	l.must("stop", sb.Stop(t.Context(), 0))
+	l.Must("stop", sb.Stop(t.Context(), 0))
 	if n := prune(); n != 1 {
 		t.Fatalf("%d images were removed, want 1", n)
 	}
-	copied := again.create(atoll.Spec{Snapshot: snap.ID})
-	if got := again.sh(copied, "cat /root/file"); got != "kept" {
+	copied := again.NewSandbox(atoll.Spec{Snapshot: snap.ID})
+	if got := again.Sh(copied, "cat /root/file"); got != "kept" {
 		t.Errorf("file in the restored sandbox: %q", got)
 	}
-	again.remove(copied)
+	again.RemoveSandbox(copied)
 	if n := prune(); n != 1 {
 		t.Fatalf("%d images were removed, want 1", n)
 	}
 	registry.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
-	wantKind(t, "start without the image", sb.Start(t.Context()), atoll.ErrNotExist, "was removed", ref)
-	l.must("remove snapshot", atoll.RemoveSnapshot(t.Context(), again, snap.ID))
+	supervisedtest.WantKind(t, "start without the image", sb.Start(t.Context()), atoll.ErrNotExist, "was removed", ref)
+	l.Must("remove snapshot", atoll.RemoveSnapshot(t.Context(), again, snap.ID))
 }
 
 // An image that came from a path is fetched from there again, if it is the same.
@@ -303,24 +304,24 @@ func TestImageFromPathIsGotAgain(t *testing.T) {
 	}
 	l := newLab(t)
 	for _, ref := range []string{"oci:" + dir + "/layout", "docker-archive:" + dir + "/save.tar"} {
-		sb := l.create(atoll.Spec{Image: ref, NoStart: true})
-		if st := l.status(sb); st.Image != ref {
+		sb := l.NewSandbox(atoll.Spec{Image: ref, NoStart: true})
+		if st := l.Status(sb); st.Image != ref {
 			t.Errorf("image in use: %q, want %q", st.Image, ref)
 		}
 		remove := func() {
 			t.Helper()
-			all, err := atoll.Images(l.ctx(), l)
-			l.must("images", err)
+			all, err := atoll.Images(l.Context(), l)
+			l.Must("images", err)
 			for _, im := range all {
-				l.must("remove image", atoll.RemoveImage(l.ctx(), l, im.Digest, true))
+				l.Must("remove image", atoll.RemoveImage(l.Context(), l, im.Digest, true))
 			}
 		}
 		remove()
-		l.must("start", sb.Start(l.ctx()))
-		if got := l.sh(sb, "echo works"); got != "works" {
+		l.Must("start", sb.Start(l.Context()))
+		if got := l.Sh(sb, "echo works"); got != "works" {
 			t.Errorf("%s again: %q", ref, got)
 		}
-		l.must("stop", sb.Stop(l.ctx(), 0))
+		l.Must("stop", sb.Stop(l.Context(), 0))
 		remove()
 		if err := path.ReplaceImage(testimage.New(t, v1.Config{}), func(v1.Descriptor) bool { return true }); err != nil {
 			t.Fatal(err)
@@ -328,8 +329,8 @@ func TestImageFromPathIsGotAgain(t *testing.T) {
 		if err := docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, testimage.New(t, v1.Config{})); err != nil {
 			t.Fatal(err)
 		}
-		wantKind(t, "start on another image", sb.Start(l.ctx()), atoll.ErrNotExist, "was removed", "another digest", ref)
-		l.must("write the first again", docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, busybox))
+		supervisedtest.WantKind(t, "start on another image", sb.Start(l.Context()), atoll.ErrNotExist, "was removed", "another digest", ref)
+		l.Must("write the first again", docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, busybox))
 	}
 }
 
@@ -345,11 +346,11 @@ func TestImageIsDirectory(t *testing.T) {
 		testimage.Symlink("bin/sh", "busybox"), testimage.Symlink("bin/cat", "busybox"), testimage.File("motd", 0o644, "hello\n"))
 	unpackTar(t, dir, layer)
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Image: "dir:" + dir})
-	if got := l.sh(sb, "cat /motd; echo changed > /motd; cat /motd; echo > /new"); got != "hello\nchanged" {
+	sb := l.NewSandbox(atoll.Spec{Image: "dir:" + dir})
+	if got := l.Sh(sb, "cat /motd; echo changed > /motd; cat /motd; echo > /new"); got != "hello\nchanged" {
 		t.Errorf("inside: %q", got)
 	}
-	if got := strings.Join(dirEntries(t, dir), " "); got != "bin motd" {
+	if got := strings.Join(supervisedtest.ListDir(t, dir), " "); got != "bin motd" {
 		t.Errorf("the directory holds %s", got)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "motd")); string(got) != "hello\n" || err != nil {
@@ -405,14 +406,14 @@ func TestImageOnFullDisk(t *testing.T) {
 		}
 	})
 	l := openLab(t, opts)
-	_, err := l.Create(l.ctx(), &atoll.Spec{Image: ref, Name: "web"})
-	wantKind(t, "create on a full disk", err, atoll.ErrExhausted, "no space left")
-	if list, err := l.List(l.ctx(), atoll.Filter{}); len(list) > 0 || err != nil {
+	_, err := l.Create(l.Context(), &atoll.Spec{Image: ref, Name: "web"})
+	supervisedtest.WantKind(t, "create on a full disk", err, atoll.ErrExhausted, "no space left")
+	if list, err := l.List(l.Context(), atoll.Filter{}); len(list) > 0 || err != nil {
 		t.Errorf("left: %v, %v", list, err)
 	}
-	l.must("make space", unix.Mount("", images, "", unix.MS_REMOUNT, "size=100m"))
-	sb := l.create(atoll.Spec{Image: ref, Name: "web"})
-	if got := l.sh(sb, "echo works"); got != "works" {
+	l.Must("make space", unix.Mount("", images, "", unix.MS_REMOUNT, "size=100m"))
+	sb := l.NewSandbox(atoll.Spec{Image: ref, Name: "web"})
+	if got := l.Sh(sb, "echo works"); got != "works" {
 		t.Errorf("with space: %q", got)
 	}
 }
@@ -422,18 +423,18 @@ func TestImageOnFullDisk(t *testing.T) {
 func TestImageUsers(t *testing.T) {
 	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Name: "web", Image: ref})
-	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-	l.must("snapshot", err)
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	wantKind(t, "remove with a sandbox", atoll.RemoveImage(l.ctx(), l, ref, false), atoll.ErrConflict, "sandbox web", "force")
-	l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
-	wantKind(t, "remove with a snapshot", atoll.RemoveImage(l.ctx(), l, ref, false), atoll.ErrConflict, "snapshot "+snap.ID)
-	if all, err := atoll.Images(l.ctx(), l); err != nil || len(all) != 1 || !all[0].InUse {
+	sb := l.NewSandbox(atoll.Spec{Name: "web", Image: ref})
+	snap, err := atoll.TakeSnapshot(l.Context(), sb)
+	l.Must("snapshot", err)
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	supervisedtest.WantKind(t, "remove with a sandbox", atoll.RemoveImage(l.Context(), l, ref, false), atoll.ErrConflict, "sandbox web", "force")
+	l.Must("remove", sb.Remove(l.Context(), atoll.RemoveVolumes()))
+	supervisedtest.WantKind(t, "remove with a snapshot", atoll.RemoveImage(l.Context(), l, ref, false), atoll.ErrConflict, "snapshot "+snap.ID)
+	if all, err := atoll.Images(l.Context(), l); err != nil || len(all) != 1 || !all[0].InUse {
 		t.Errorf("images: %+v, %v, want one in use", all, err)
 	}
-	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
-	pruned, err := atoll.PruneImages(l.ctx(), l, atoll.PruneOptions{All: true})
+	l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
+	pruned, err := atoll.PruneImages(l.Context(), l, atoll.PruneOptions{All: true})
 	if err != nil || len(pruned.Images) != 1 || pruned.Size == 0 {
 		t.Errorf("prune: %+v, %v, want the image", pruned, err)
 	}

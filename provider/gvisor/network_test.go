@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // hostServer sends the text to every client that connects to an address of this machine
@@ -65,15 +66,15 @@ func TestNetworkOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			spec := atoll.Spec{Network: network, Mounts: []atoll.Mount{programMount(t)}}
-			sb := l.create(spec)
+			spec := atoll.Spec{Network: network, Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}}
+			sb := l.NewSandbox(spec)
 			check := func(when string, sb atoll.Sandbox) {
 				t.Helper()
 				sum := sha256.New()
-				cmd := programCommand("dial", "tcp", addr.String())
+				cmd := supervisedtest.ProgramCommand("dial", "tcp", addr.String())
 				cmd.Stdout = sum
 				begun := time.Now()
-				if err := atoll.Run(l.ctx(), sb, cmd); err != nil || fmt.Sprintf("%x", sum.Sum(nil)) != want {
+				if err := atoll.Run(l.Context(), sb, cmd); err != nil || fmt.Sprintf("%x", sum.Sum(nil)) != want {
 					t.Errorf("%s: what came from %s is not what was sent: %v", when, addr, err)
 				}
 				t.Logf("%s: %d MiB in %v", when, len(text)>>20, time.Since(begun).Round(time.Millisecond))
@@ -81,24 +82,24 @@ func TestNetworkOn(t *testing.T) {
 			check("created", sb)
 			for _, refused := range []string{"127.0.0.1:1", "169.254.169.254:80", "10.255.255.1:80", "[::1]:80"} {
 				begun := time.Now()
-				err := atoll.Run(l.ctx(), sb, programCommand("dial", "tcp", refused))
+				err := atoll.Run(l.Context(), sb, supervisedtest.ProgramCommand("dial", "tcp", refused))
 				if took := time.Since(begun); err == nil || took > testenv.Scale(10*time.Second) {
 					t.Errorf("%s: %v after %v", refused, err, took)
 				}
 			}
-			resolv := l.sh(sb, "cat /etc/resolv.conf")
+			resolv := l.Sh(sb, "cat /etc/resolv.conf")
 			if !strings.HasPrefix(resolv, "nameserver ") || strings.Contains(resolv, "127.") {
 				t.Errorf("resolv.conf: %q", resolv)
 			}
-			l.must("stop", sb.Stop(l.ctx(), 0))
-			l.must("start", sb.Start(l.ctx()))
+			l.Must("stop", sb.Stop(l.Context(), 0))
+			l.Must("start", sb.Start(l.Context()))
 			check("stopped and started", sb)
-			snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-			l.must("snapshot", err)
+			snap, err := atoll.TakeSnapshot(l.Context(), sb)
+			l.Must("snapshot", err)
 			check("after a snapshot", sb)
 			spec.Snapshot = snap.ID
-			check("restored", l.create(spec))
-			l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+			check("restored", l.NewSandbox(spec))
+			l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
 		})
 	}
 }
@@ -107,15 +108,15 @@ func TestNetworkOn(t *testing.T) {
 func TestNetworkNone(t *testing.T) {
 	addr := hostServer(t, []byte("secret"))
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
-	if got := l.sh(sb, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' \\n'"); got != "lo" {
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}})
+	if got := l.Sh(sb, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' \\n'"); got != "lo" {
 		t.Errorf("interfaces: %s", got)
 	}
-	out := newScreen()
-	cmd := programCommand("dial", "tcp", addr.String())
+	out := &supervisedtest.Screen{}
+	cmd := supervisedtest.ProgramCommand("dial", "tcp", addr.String())
 	cmd.Stdout, cmd.Stderr = out, io.Discard
-	if err := atoll.Run(l.ctx(), sb, cmd); err == nil || out.String() != "" {
+	if err := atoll.Run(l.Context(), sb, cmd); err == nil || out.String() != "" {
 		t.Errorf("the host is reachable: %q, %v", out, err)
 	}
-	l.sh(sb, "! test -e /etc/resolv.conf")
+	l.Sh(sb, "! test -e /etc/resolv.conf")
 }

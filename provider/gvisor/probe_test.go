@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // A limit is refused if no sandbox could run within it, or if the machine does not have so much.
@@ -33,8 +34,8 @@ func TestLimitsOutOfRange(t *testing.T) {
 		{caps.ProcessLimit, atoll.Resources{Processes: 1}, "process limit 1: use at least"},
 	} {
 		if tt.has {
-			_, err := l.Create(l.ctx(), &atoll.Spec{Resources: tt.limits})
-			wantKind(t, tt.says, err, atoll.ErrInvalid, tt.says)
+			_, err := l.Create(l.Context(), &atoll.Spec{Resources: tt.limits})
+			supervisedtest.WantKind(t, tt.says, err, atoll.ErrInvalid, tt.says)
 		}
 	}
 }
@@ -54,9 +55,9 @@ func TestHelperThatCannotServe(t *testing.T) {
 		opts := freshOptions(t)
 		opts.Helper = tt.helper
 		l := openLab(t, opts)
-		_, err := l.Create(l.ctx(), &atoll.Spec{Name: "web"})
-		wantKind(t, "create with helper "+tt.helper, err, atoll.ErrUnavailable, tt.says)
-		probe := atoll.ProbeProvider(l.ctx(), l)
+		_, err := l.Create(l.Context(), &atoll.Spec{Name: "web"})
+		supervisedtest.WantKind(t, "create with helper "+tt.helper, err, atoll.ErrUnavailable, tt.says)
+		probe := atoll.ProbeProvider(l.Context(), l)
 		if probe.OK || !strings.Contains(probe.Reason, tt.says) || !strings.Contains(probe.Fix, "CGO_ENABLED=0") {
 			t.Errorf("probe with helper %s: %+v", tt.helper, probe)
 		}
@@ -73,7 +74,7 @@ func TestProbeOfOwnEngine(t *testing.T) {
 	}
 	for helper, slow := range map[string]bool{"": true, helperPath(t): false} {
 		l := newLab(t, func(o *gvisor.Options) { o.Helper = helper })
-		probe := atoll.ProbeProvider(l.ctx(), l)
+		probe := atoll.ProbeProvider(l.Context(), l)
 		if said := strings.Contains(strings.Join(probe.Notes, "\n"), "its own engine"); !probe.OK || said != slow {
 			t.Errorf("probe with helper %q: %+v", helper, probe)
 		}
@@ -95,7 +96,7 @@ func dynamicProgram(t *testing.T) string {
 // Where gVisor works the probe says so, and which abilities are missing.
 func TestProbe(t *testing.T) {
 	l := newLab(t)
-	probe := atoll.ProbeProvider(l.ctx(), l)
+	probe := atoll.ProbeProvider(l.Context(), l)
 	if !probe.OK || probe.Reason != "" || probe.Fix != "" {
 		t.Errorf("probe: %+v", probe)
 	}

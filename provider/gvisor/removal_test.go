@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // A sandbox whose removal failed half way says so, in its status and to watchers, and can
@@ -25,10 +26,10 @@ import (
 func TestRemovalInterrupted(t *testing.T) {
 	testenv.Need(t, testenv.Root) // for a directory that cannot be removed
 	l := newLab(t)
-	sb := l.create(atoll.Spec{NoStart: true})
+	sb := l.NewSandbox(atoll.Spec{NoStart: true})
 	stuck := filepath.Join(l.opts.RunDir, sb.ID(), "stuck")
-	l.must("mkdir", os.MkdirAll(stuck, 0o700))
-	l.must("mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
+	l.Must("mkdir", os.MkdirAll(stuck, 0o700))
+	l.Must("mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(stuck, unix.MNT_DETACH) })
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -44,30 +45,30 @@ func TestRemovalInterrupted(t *testing.T) {
 		select {
 		case ev := <-events:
 			return ev
-		case <-time.After(waitLimit):
+		case <-time.After(supervisedtest.WaitLimit):
 			t.Fatal("no event came in time")
 			panic("unreachable")
 		}
 	}
 	for next().Type != atoll.EventSynced {
 	}
-	wantKind(t, "remove", sb.Remove(l.ctx()), atoll.ErrInternal, "busy")
+	supervisedtest.WantKind(t, "remove", sb.Remove(l.Context()), atoll.ErrInternal, "busy")
 	interrupted := func(st atoll.Status) bool {
 		return st.State == atoll.StateFailed && !st.Ready && strings.Contains(st.Reason, "removal was interrupted")
 	}
 	if st := next().Status; !interrupted(st) {
 		t.Errorf("watched: %s (%s)", st.State, st.Reason)
 	}
-	l.poll(func() error {
-		if st := l.status(sb); !interrupted(st) { // a sweep may be trying again
+	l.Poll(func() error {
+		if st := l.Status(sb); !interrupted(st) { // a sweep may be trying again
 			return fmt.Errorf("status: %s (%s)", st.State, st.Reason)
 		}
 		return nil
 	})
-	wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrNotFound)
+	supervisedtest.WantKind(t, "start", sb.Start(l.Context()), atoll.ErrNotFound)
 
-	l.poll(func() error { return unix.Unmount(stuck, 0) }) // busy while a sweep tries again
-	l.remove(sb)
+	l.Poll(func() error { return unix.Unmount(stuck, 0) }) // busy while a sweep tries again
+	l.RemoveSandbox(sb)
 	if st := next().Status; st.State != atoll.StateRemoved {
 		t.Errorf("watched: %s (%s)", st.State, st.Reason)
 	}
@@ -77,21 +78,21 @@ func TestRemovalInterrupted(t *testing.T) {
 // removes.
 func TestRemovalAtItsEnd(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{NoStart: true})
+	sb := l.NewSandbox(atoll.Spec{NoStart: true})
 	// As a removal does: with the lock, which a sweep respects, and by a rename.
-	lock, err := statedir.Dir(l.opts.Dir).Lock(l.ctx(), sb.ID())
-	l.must("lock", err)
-	r := l.readRecord(sb)
+	lock, err := statedir.Dir(l.opts.Dir).Lock(l.Context(), sb.ID())
+	l.Must("lock", err)
+	r := l.ReadRecord(sb)
 	r["removing"] = map[string]any{}
 	data, err := json.Marshal(r)
-	l.must("marshal", err)
-	l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
-	l.must("discard", os.Rename(filepath.Join(l.opts.Dir, "sandboxes", sb.ID()), filepath.Join(t.TempDir(), "gone")))
+	l.Must("marshal", err)
+	l.Must("forge", os.WriteFile(l.RecordPath(sb), data, 0o600))
+	l.Must("discard", os.Rename(filepath.Join(l.opts.Dir, "sandboxes", sb.ID()), filepath.Join(t.TempDir(), "gone")))
 	lock.Release()
-	l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
-	_, err = sb.Status(l.ctx())
-	wantKind(t, "status", err, atoll.ErrNotFound)
-	if left := strings.Join(leftOnDisk(t, l.opts), " "); strings.Contains(left, sb.ID()) {
+	l.Must("remove", sb.Remove(l.Context(), atoll.RemoveVolumes()))
+	_, err = sb.Status(l.Context())
+	supervisedtest.WantKind(t, "status", err, atoll.ErrNotFound)
+	if left := strings.Join(l.ListFiles(t), " "); strings.Contains(left, sb.ID()) {
 		t.Errorf("left: %s", left)
 	}
 }
@@ -99,12 +100,12 @@ func TestRemovalAtItsEnd(t *testing.T) {
 // A sandbox that is being removed has not failed, and watchers see no failure.
 func TestRemovalInProgress(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "mkdir dir && cd dir && seq 3000 | xargs touch")
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "mkdir dir && cd dir && seq 3000 | xargs touch")
 	events, synced, done := make(chan string, 100), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for ev, err := range l.Watch(l.ctx()) {
+		for ev, err := range l.Watch(l.Context()) {
 			if ev.Type == atoll.EventSynced {
 				close(synced)
 				continue
@@ -116,13 +117,13 @@ func TestRemovalInProgress(t *testing.T) {
 		}
 	}()
 	<-synced
-	removed := runAsync(func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
-	for st, err := sb.Status(l.ctx()); err == nil; st, err = sb.Status(l.ctx()) {
+	removed := supervisedtest.RunAsync(func() error { return sb.Remove(l.Context(), atoll.RemoveVolumes()) })
+	for st, err := sb.Status(l.Context()); err == nil; st, err = sb.Status(l.Context()) {
 		if st.State == atoll.StateFailed {
 			t.Errorf("status: %s (%s)", st.State, st.Reason)
 		}
 	}
-	l.must("remove", <-removed)
+	l.Must("remove", <-removed)
 	<-done
 	close(events)
 	var all []string
@@ -154,23 +155,23 @@ func TestProviderKilledWhileItRemoves(t *testing.T) {
 	l := newLab(t)
 	ends := map[string]int{}
 	for i := range 24 {
-		sb := l.create(atoll.Spec{})
-		l.sh(sb, "echo kept > /root/file")
+		sb := l.NewSandbox(atoll.Spec{})
+		l.Sh(sb, "echo kept > /root/file")
 		cmd := l.startProvider("remove", sb.ID())
 		time.Sleep(time.Duration(2*i) * time.Millisecond)
-		killAndWait(cmd)
+		supervisedtest.KillAndWait(cmd)
 		next := openLab(t, l.opts)
-		l.poll(func() error {
-			st, err := sb.Status(l.ctx())
+		l.Poll(func() error {
+			st, err := sb.Status(l.Context())
 			if atoll.KindOf(err) == atoll.ErrNotFound {
 				ends["removed"]++
 				return nil
 			}
 			if err != nil || st.State != atoll.StateRunning {
-				_, _ = next.List(l.ctx(), atoll.Filter{}) // which sweeps
+				_, _ = next.List(l.Context(), atoll.Filter{}) // which sweeps
 				return fmt.Errorf("%s (%s), %v", st.State, st.Reason, err)
 			}
-			got, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"cat", "/root/file"}})
+			got, err := atoll.Output(l.Context(), sb, &atoll.Command{Args: []string{"cat", "/root/file"}})
 			exit := (*atoll.ExitError)(nil)
 			if k := atoll.KindOf(err); k == atoll.ErrStopped || k == atoll.ErrNotFound || errors.As(err, &exit) && exit.Exit.Reason != "" {
 				return err // it was just being removed, perhaps with the process inside
@@ -179,10 +180,10 @@ func TestProviderKilledWhileItRemoves(t *testing.T) {
 				t.Errorf("its file holds %q, %v", got, err)
 			}
 			ends["untouched"]++
-			l.remove(sb)
+			l.RemoveSandbox(sb)
 			return nil
 		})
-		l.must("close", next.Close())
+		l.Must("close", next.Close())
 	}
 	t.Log(ends)
 }

@@ -12,23 +12,23 @@ import (
 // A sandbox from a snapshot may have other limits than the one that the snapshot was taken of.
 func TestSnapshotWithOtherLimits(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 512 << 20, Processes: 100}})
-	l.sh(sb, "echo kept >/root/f")
+	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Memory: 512 << 20, Processes: 100}})
+	l.Sh(sb, "echo kept >/root/f")
 	snap, err := atoll.TakeSnapshot(t.Context(), sb)
-	l.must("snapshot", err)
-	l.remove(sb)
+	l.Must("snapshot", err)
+	l.RemoveSandbox(sb)
 	for _, r := range []atoll.Resources{{Memory: 512 << 20, Processes: 100}, {}, {Memory: 1 << 30, Processes: 200}, {Memory: 256 << 20}} {
-		sb := l.create(atoll.Spec{Snapshot: snap.ID, Resources: r})
-		if got := l.sh(sb, "cat /root/f"); got != "kept" {
+		sb := l.NewSandbox(atoll.Spec{Snapshot: snap.ID, Resources: r})
+		if got := l.Sh(sb, "cat /root/f"); got != "kept" {
 			t.Errorf("%+v: %q", r, got)
 		}
-		if got := l.sh(sb, "bash -c 'ulimit -u'"); r.Processes > 0 && got != fmt.Sprint(r.Processes) {
+		if got := l.Sh(sb, "bash -c 'ulimit -u'"); r.Processes > 0 && got != fmt.Sprint(r.Processes) {
 			t.Errorf("%+v: %s processes", r, got)
 		}
-		if got, want := l.sh(sb, "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.max"), fmt.Sprint(int64(r.WithDefaults().Memory)); got != want {
+		if got, want := l.Sh(sb, "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.max"), fmt.Sprint(int64(r.WithDefaults().Memory)); got != want {
 			t.Errorf("%+v: programs see a memory limit of %s, want %s", r, got, want)
 		}
-		l.remove(sb)
+		l.RemoveSandbox(sb)
 	}
-	l.must("delete", atoll.RemoveSnapshot(t.Context(), l.Provider, snap.ID))
+	l.Must("delete", atoll.RemoveSnapshot(t.Context(), l.Provider, snap.ID))
 }

@@ -24,8 +24,8 @@ func newStockLab(t *testing.T, name string) *lab {
 
 // awaitStock waits until the provider has as many booted sandboxes as it wants.
 func (l *lab) awaitStock() {
-	l.t.Helper()
-	l.poll(func() error {
+	l.T.Helper()
+	l.Poll(func() error {
 		if st := l.Stock(); st.Ready != st.Want || st.Ready == 0 {
 			return fmt.Errorf("%d of %d are booted: %s", st.Ready, st.Want, st.Problem)
 		}
@@ -51,38 +51,38 @@ func TestStock(t *testing.T) {
 	} {
 		l.awaitStock()
 		before := l.Stock()
-		sb := l.create(one.spec)
+		sb := l.NewSandbox(one.spec)
 		if after := l.Stock(); after.Hits != before.Hits+1 {
 			t.Errorf("%+v: got %+v, want a hit", one.spec, after)
 		}
-		if got := l.sh(sb, script); got != one.want {
+		if got := l.Sh(sb, script); got != one.want {
 			t.Errorf("%+v:\n%s\nwant\n%s", one.spec, got, one.want)
 		}
-		if all, err := atoll.Processes(l.ctx(), sb); err != nil || len(all) != 1 {
+		if all, err := atoll.Processes(l.Context(), sb); err != nil || len(all) != 1 {
 			t.Errorf("processes: %+v, %v, want only that of the test", all, err)
 		}
-		st, want := l.status(sb), one.spec.WithDefaults()
+		st, want := l.Status(sb), one.spec.WithDefaults()
 		if st.Spec.Name != want.Name || st.Spec.Project != want.Project || st.Spec.TTL != want.TTL || st.Expires.IsZero() != (want.TTL == 0) || st.Spec.IdleStop != want.IdleStop || st.State != atoll.StateRunning {
 			t.Errorf("got %+v, want the spec %+v", st, want)
 		}
-		l.must("write", atoll.WriteFile(l.ctx(), sb, "/work/file", []byte("text"), 0))
-		l.must("stop", sb.Stop(l.ctx(), 0))
-		l.must("start", sb.Start(l.ctx()))
-		if got := l.sh(sb, "cat /work/file; echo; hostname"); got != "text\n"+strings.SplitN(one.want, "\n", 2)[0] {
+		l.Must("write", atoll.WriteFile(l.Context(), sb, "/work/file", []byte("text"), 0))
+		l.Must("stop", sb.Stop(l.Context(), 0))
+		l.Must("start", sb.Start(l.Context()))
+		if got := l.Sh(sb, "cat /work/file; echo; hostname"); got != "text\n"+strings.SplitN(one.want, "\n", 2)[0] {
 			t.Errorf("after a restart: %s", got)
 		}
 	}
 	l.awaitStock()
-	first := l.create(atoll.Spec{Name: "first"})
-	snap, err := atoll.TakeSnapshot(l.ctx(), first)
-	l.must("snapshot", err)
-	if got := l.sh(l.create(atoll.Spec{Name: "second", Snapshot: snap.ID}), "hostname; cat /etc/hostname"); got != "second\nsecond" {
+	first := l.NewSandbox(atoll.Spec{Name: "first"})
+	snap, err := atoll.TakeSnapshot(l.Context(), first)
+	l.Must("snapshot", err)
+	if got := l.Sh(l.NewSandbox(atoll.Spec{Name: "second", Snapshot: snap.ID}), "hostname; cat /etc/hostname"); got != "second\nsecond" {
 		t.Errorf("the hostname of a sandbox from its snapshot: %s", got)
 	}
-	l.must("remove the snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	l.Must("remove the snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
 	l.awaitStock()
-	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "echo $A; exit 3"}, Env: []string{"A=main"}})
-	if st := l.awaitState(sb, atoll.StateFailed); st.Exit == nil || st.Exit.Code != 3 {
+	sb := l.NewSandbox(atoll.Spec{Cmd: []string{"sh", "-c", "echo $A; exit 3"}, Env: []string{"A=main"}})
+	if st := l.AwaitState(sb, atoll.StateFailed); st.Exit == nil || st.Exit.Code != 3 {
 		t.Errorf("the main process: %+v", st)
 	}
 }
@@ -92,19 +92,19 @@ func TestStockOfLimits(t *testing.T) {
 	l := newStockLab(t, "stock-limits-")
 	spec := atoll.Spec{Resources: atoll.Resources{Memory: 256 << 20, Processes: 77, Disk: 64 << 20}}
 	for _, want := range []atoll.Stock{{Unmatched: 1}, {Unmatched: 1, Misses: 1}, {Unmatched: 1, Misses: 1, Hits: 1}} {
-		sb := l.create(spec)
+		sb := l.NewSandbox(spec)
 		if st := l.Stock(); st.Hits != want.Hits || st.Misses != want.Misses || st.Unmatched != want.Unmatched {
 			t.Errorf("got %+v, want %+v", st, want)
 		}
 		const script = `free -m | awk '/^Mem/{print $2}'; awk '/Max processes/{print $3}' /proc/self/limits; df -m / | awk 'END{print $2}'; cat /sys/fs/cgroup/*/memory.max`
-		if got := l.sh(sb, script); got != "256\n77\n64\n268435456" {
+		if got := l.Sh(sb, script); got != "256\n77\n64\n268435456" {
 			t.Errorf("limits inside: %q", got)
 		}
-		l.remove(sb)
+		l.RemoveSandbox(sb)
 		l.awaitStock()
 	}
 	before := l.Stock()
-	l.create(atoll.Spec{})
+	l.NewSandbox(atoll.Spec{})
 	if st := l.Stock(); st.Hits != before.Hits+1 {
 		t.Errorf("the default limits: %+v, before %+v", st, before)
 	}
@@ -113,7 +113,7 @@ func TestStockOfLimits(t *testing.T) {
 // A Create that fails returns what it took, or leaves nothing of it.
 func TestStockAfterFailures(t *testing.T) {
 	l := newStockLab(t, "stock-fail-")
-	sb := l.create(atoll.Spec{Name: "taken"})
+	sb := l.NewSandbox(atoll.Spec{Name: "taken"})
 	l.awaitStock()
 	before := l.Stock()
 	for name, spec := range map[string]atoll.Spec{
@@ -124,7 +124,7 @@ func TestStockAfterFailures(t *testing.T) {
 		"no program":   {Cmd: []string{"/no/such/program"}},
 	} {
 		l.awaitStock()
-		if _, err := l.Create(l.ctx(), &spec); err == nil {
+		if _, err := l.Create(l.Context(), &spec); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -132,14 +132,14 @@ func TestStockAfterFailures(t *testing.T) {
 	if st := l.Stock(); st.Misses != before.Misses {
 		t.Errorf("got %+v, before %+v: want no misses", st, before)
 	}
-	if all, err := l.List(l.ctx(), atoll.Filter{}); err != nil || len(all) != 1 {
+	if all, err := l.List(l.Context(), atoll.Filter{}); err != nil || len(all) != 1 {
 		t.Errorf("listed: %+v, %v", all, err)
 	}
 	// The data volume of a removed sandbox is for the next one with its id, which has to boot with it.
-	l.must("write", atoll.WriteFile(l.ctx(), sb, "/work/file", []byte("text"), 0))
-	l.must("remove", sb.Remove(l.ctx()))
-	again := l.create(atoll.Spec{ID: sb.ID()})
-	if got := l.sh(again, "cat /work/file"); got != "text" {
+	l.Must("write", atoll.WriteFile(l.Context(), sb, "/work/file", []byte("text"), 0))
+	l.Must("remove", sb.Remove(l.Context()))
+	again := l.NewSandbox(atoll.Spec{ID: sb.ID()})
+	if got := l.Sh(again, "cat /work/file"); got != "text" {
 		t.Errorf("the file has %q", got)
 	}
 }
@@ -151,7 +151,7 @@ func TestStockThatDied(t *testing.T) {
 	for pid := range live {
 		_ = unix.Kill(pid, unix.SIGKILL) // some end with others
 	}
-	l.poll(func() error {
+	l.Poll(func() error {
 		if left := l.liveProcesses(); len(left) > 0 {
 			return fmt.Errorf("live: %v", left)
 		}
@@ -160,8 +160,8 @@ func TestStockThatDied(t *testing.T) {
 	if len(live) < 3 {
 		t.Errorf("only %v lived", live)
 	}
-	sb := l.create(atoll.Spec{Name: "next"})
-	if got := l.sh(sb, "hostname"); got != "next" {
+	sb := l.NewSandbox(atoll.Spec{Name: "next"})
+	if got := l.Sh(sb, "hostname"); got != "next" {
 		t.Errorf("the hostname is %q", got)
 	}
 
@@ -174,8 +174,8 @@ func TestStockThatDied(t *testing.T) {
 			}
 		}
 		name := fmt.Sprint("next", i)
-		sb := l.create(atoll.Spec{Name: name})
-		if got := l.sh(sb, "hostname"); got != name {
+		sb := l.NewSandbox(atoll.Spec{Name: name})
+		if got := l.Sh(sb, "hostname"); got != name {
 			t.Errorf("the hostname is %q, want %q", got, name)
 		}
 	}
@@ -187,13 +187,13 @@ func TestStockForMany(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 6 {
 		all.Go(func() {
-			sb, err := l.Create(l.ctx(), &atoll.Spec{Name: fmt.Sprint("n", i)})
+			sb, err := l.Create(l.Context(), &atoll.Spec{Name: fmt.Sprint("n", i)})
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			defer l.remove(sb)
-			if out, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"hostname"}}); string(out) != fmt.Sprintf("n%d\n", i) {
+			defer l.RemoveSandbox(sb)
+			if out, err := atoll.Output(l.Context(), sb, &atoll.Command{Args: []string{"hostname"}}); string(out) != fmt.Sprintf("n%d\n", i) {
 				t.Errorf("the hostname of n%d is %q, %v", i, out, err)
 			}
 		})

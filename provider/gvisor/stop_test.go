@@ -15,38 +15,16 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
-
-// beatScript shows that its sandbox runs: it appends to a file.
-const beatScript = "while :; do echo >> /work/beat; sleep 0.02; done"
-
-// awaitBeat waits until beatScript has appended something more.
-func (l *lab) awaitBeat(sb atoll.Sandbox) {
-	l.t.Helper()
-	path := filepath.Join(l.opts.Dir, "volumes", "default", "data-"+sb.ID(), "beat")
-	size := func() int64 {
-		info, err := os.Stat(path)
-		if err != nil {
-			return 0
-		}
-		return info.Size()
-	}
-	before := size()
-	l.poll(func() error {
-		if size() == before {
-			return fmt.Errorf("what runs in the sandbox stands still")
-		}
-		return nil
-	})
-}
 
 // sandboxProcesses returns the supervisor, the sentry and the gofer of the sandbox.
 func (l *lab) sandboxProcesses(sb atoll.Sandbox) map[string]int {
-	l.t.Helper()
-	supervisor := l.supervisorOf(sb)
-	pids := children(l.t, supervisor)
+	l.T.Helper()
+	supervisor := l.SupervisorOf(sb)
+	pids := supervisedtest.Children(l.T, supervisor)
 	if pids["runsc-sandbox"] == 0 || pids["runsc-gofer"] == 0 {
-		l.t.Fatalf("processes of the supervisor: %v", pids)
+		l.T.Fatalf("processes of the supervisor: %v", pids)
 	}
 	pids["supervisor"] = supervisor
 	return pids
@@ -55,11 +33,11 @@ func (l *lab) sandboxProcesses(sb atoll.Sandbox) map[string]int {
 // checkRemoved removes the sandbox and checks that it has left nothing running and no
 // cgroup; the end of the test checks the disk.
 func (l *lab) checkRemoved(sb atoll.Sandbox, pids map[string]int) {
-	l.t.Helper()
-	l.remove(sb)
-	l.awaitGone(pids)
-	if left := listCgroups(l.t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
-		l.t.Errorf("left behind: %v", left)
+	l.T.Helper()
+	l.RemoveSandbox(sb)
+	l.AwaitGone(pids)
+	if left := supervisedtest.ListCgroups(l.T, l.opts.Cgroup+sb.ID()); len(left) > 0 {
+		l.T.Errorf("left behind: %v", left)
 	}
 }
 
@@ -71,35 +49,35 @@ func TestStopOnFullDisk(t *testing.T) {
 	opts := freshOptions(t)
 	mountDisk(t, opts.Dir, "64m")
 	l := openLab(t, opts)
-	sb := l.create(atoll.Spec{})
-	full := l.create(atoll.Spec{})
+	sb := l.NewSandbox(atoll.Spec{})
+	full := l.NewSandbox(atoll.Spec{})
 	for _, sb := range []atoll.Sandbox{sb, full} {
-		l.sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much; md5sum /root/much > /root/sum")
-		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
-		l.must("exec", err)
-		l.awaitBeat(sb)
+		l.Sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much; md5sum /root/much > /root/sum")
+		_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh", "-c", supervisedtest.BeatScript}})
+		l.Must("exec", err)
+		l.AwaitBeat(sb)
 	}
-	l.failSh(sb, "head -c 100000000 /dev/zero > /work/big")
-	err := sb.Stop(l.ctx(), 0)
-	wantKind(t, "stop", err, atoll.ErrExhausted, "could not be saved", "no space left")
-	if st := l.status(sb); st.State != atoll.StateRunning || !st.Ready {
+	l.FailSh(sb, "head -c 100000000 /dev/zero > /work/big")
+	err := sb.Stop(l.Context(), 0)
+	supervisedtest.WantKind(t, "stop", err, atoll.ErrExhausted, "could not be saved", "no space left")
+	if st := l.Status(sb); st.State != atoll.StateRunning || !st.Ready {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}
-	if got := l.sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
+	if got := l.Sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
 		t.Errorf("its files: %q", got)
 	}
 	l.checkRemoved(full, l.sandboxProcesses(full))
-	l.must("make space", os.Remove(filepath.Join(opts.Dir, "volumes", "default", "data-"+sb.ID(), "big")))
-	l.awaitBeat(sb)
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.must("start", sb.Start(l.ctx()))
-	if got := l.sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
+	l.Must("make space", os.Remove(filepath.Join(opts.Dir, "volumes", "default", "data-"+sb.ID(), "big")))
+	l.AwaitBeat(sb)
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	l.Must("start", sb.Start(l.Context()))
+	if got := l.Sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
 		t.Errorf("its files after stop and start: %q", got)
 	}
-	l.failSh(sb, "head -c 100000000 /dev/zero > /work/big")
+	l.FailSh(sb, "head -c 100000000 /dev/zero > /work/big")
 	l.checkRemoved(sb, l.sandboxProcesses(sb))
-	l.must("close", l.Close())
-	checkNothingLeft(t, opts) // now, before the disk is gone
+	l.Must("close", l.Close())
+	placesOf(opts).CheckEmpty(t) // now, before the disk is gone
 }
 
 // A sandbox whose main process has ended, but whose files cannot be saved, ends when there
@@ -110,27 +88,27 @@ func TestMainEndsOnFullDisk(t *testing.T) {
 	opts := freshOptions(t)
 	mountDisk(t, opts.Dir, "64m")
 	l := openLab(t, opts)
-	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}})
-	l.sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much")
+	sb := l.NewSandbox(atoll.Spec{Cmd: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}})
+	l.Sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much")
 	ballast := filepath.Join(opts.Dir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("ballast: %v", err)
 	}
-	wantKind(t, "stop", sb.Stop(l.ctx(), testenv.Scale(5*time.Second)), atoll.ErrExhausted, "could not be saved")
-	if st := l.status(sb); st.State != atoll.StateRunning {
+	supervisedtest.WantKind(t, "stop", sb.Stop(l.Context(), testenv.Scale(5*time.Second)), atoll.ErrExhausted, "could not be saved")
+	if st := l.Status(sb); st.State != atoll.StateRunning {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}
-	l.must("make space", os.Remove(ballast))
-	if st := l.awaitState(sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 0 || st.Reason != "" {
+	l.Must("make space", os.Remove(ballast))
+	if st := l.AwaitState(sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 0 || st.Reason != "" {
 		t.Errorf("its exit is %v (%s)", st.Exit, st.Reason)
 	}
-	l.must("start", sb.Start(l.ctx()))
-	if got := l.sh(sb, "cat /root/file"); got != "kept" {
+	l.Must("start", sb.Start(l.Context()))
+	if got := l.Sh(sb, "cat /root/file"); got != "kept" {
 		t.Errorf("its file: %q", got)
 	}
-	l.remove(sb)
-	l.must("close", l.Close())
-	checkNothingLeft(t, opts) // now, before the disk is gone
+	l.RemoveSandbox(sb)
+	l.Must("close", l.Close())
+	placesOf(opts).CheckEmpty(t) // now, before the disk is gone
 }
 
 // A stop that fails because the sentry does not answer does nothing later, either, when it
@@ -140,20 +118,20 @@ func TestStopThatComesTooLate(t *testing.T) {
 	var stopped []<-chan error
 	var all []atoll.Sandbox
 	for _, grace := range []time.Duration{0, time.Second} {
-		sb := l.create(atoll.Spec{})
-		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
-		l.must("exec", err)
-		l.awaitBeat(sb)
+		sb := l.NewSandbox(atoll.Spec{})
+		_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh", "-c", supervisedtest.BeatScript}})
+		l.Must("exec", err)
+		l.AwaitBeat(sb)
 		sentry := l.sandboxProcesses(sb)["runsc-sandbox"]
 		l.suspendProcess(sentry)
 		defer func() { _ = unix.Kill(sentry, unix.SIGCONT) }()
-		all, stopped = append(all, sb), append(stopped, runAsync(func() error { return sb.Stop(l.ctx(), grace) }))
+		all, stopped = append(all, sb), append(stopped, supervisedtest.RunAsync(func() error { return sb.Stop(l.Context(), grace) }))
 	}
 	for i, sb := range all {
-		wantKind(t, "stop", <-stopped[i], atoll.ErrTimeout, "does not answer")
-		l.must("go on", unix.Kill(l.sandboxProcesses(sb)["runsc-sandbox"], unix.SIGCONT))
-		l.awaitBeat(sb)
-		if got := l.run(sb, "echo", "works"); got != "works" {
+		supervisedtest.WantKind(t, "stop", <-stopped[i], atoll.ErrTimeout, "does not answer")
+		l.Must("go on", unix.Kill(l.sandboxProcesses(sb)["runsc-sandbox"], unix.SIGCONT))
+		l.AwaitBeat(sb)
+		if got := l.Run(sb, &atoll.Command{Args: []string{"echo", "works"}}); got != "works" {
 			t.Errorf("afterwards: %q", got)
 		}
 	}
@@ -180,23 +158,23 @@ func mountDisk(t *testing.T, dir, size string) {
 // removed.
 func TestRunDirectoryDeleted(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "echo kept > /root/file; echo work > /work/file")
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
-	l.must("exec", err)
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "echo kept > /root/file; echo work > /work/file")
+	_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh", "-c", supervisedtest.BeatScript}})
+	l.Must("exec", err)
 	pids := l.sandboxProcesses(sb)
-	l.must("delete", os.RemoveAll(filepath.Join(l.opts.RunDir, sb.ID())))
-	stop := func() error { return sb.Stop(l.ctx(), 0) }
-	for _, stopped := range []<-chan error{runAsync(stop), runAsync(stop), runAsync(stop)} {
+	l.Must("delete", os.RemoveAll(filepath.Join(l.opts.RunDir, sb.ID())))
+	stop := func() error { return sb.Stop(l.Context(), 0) }
+	for _, stopped := range []<-chan error{supervisedtest.RunAsync(stop), supervisedtest.RunAsync(stop), supervisedtest.RunAsync(stop)} {
 		if err := <-stopped; err == nil || !strings.Contains(err.Error(), "could not be saved") {
 			t.Errorf("one of three stops: %v", err)
 		}
 	}
-	if st := l.status(sb); st.State != atoll.StateRunning {
+	if st := l.Status(sb); st.State != atoll.StateRunning {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}
-	l.awaitBeat(sb)
-	if got, err := atoll.ReadFile(l.ctx(), sb, "/work/file"); string(got) != "work\n" || err != nil {
+	l.AwaitBeat(sb)
+	if got, err := atoll.ReadFile(l.Context(), sb, "/work/file"); string(got) != "work\n" || err != nil {
 		t.Errorf("its work directory: %q, %v", got, err)
 	}
 	l.checkRemoved(sb, pids)
@@ -204,11 +182,11 @@ func TestRunDirectoryDeleted(t *testing.T) {
 
 // suspendProcess stops a process, and returns when it does nothing more.
 func (l *lab) suspendProcess(pid int) {
-	l.t.Helper()
-	l.must("freeze", unix.Kill(pid, unix.SIGSTOP))
-	l.poll(func() error {
+	l.T.Helper()
+	l.Must("freeze", unix.Kill(pid, unix.SIGSTOP))
+	l.Poll(func() error {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		l.must("list threads", err)
+		l.Must("list threads", err)
 		for _, path := range threads {
 			stat, err := os.ReadFile(path)
 			if err == nil && !strings.Contains(string(stat), ") T ") {
@@ -223,21 +201,21 @@ func (l *lab) suspendProcess(pid int) {
 // names the process, and succeeds when it answers again. A removal kills it.
 func TestSupervisorThatHangs(t *testing.T) {
 	l := newLab(t)
-	sb, other := l.create(atoll.Spec{}), l.create(atoll.Spec{})
-	l.sh(sb, "echo kept > /root/file")
-	supervisor, pids := l.supervisorOf(sb), l.sandboxProcesses(other)
+	sb, other := l.NewSandbox(atoll.Spec{}), l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "echo kept > /root/file")
+	supervisor, pids := l.SupervisorOf(sb), l.sandboxProcesses(other)
 	for _, pid := range []int{supervisor, pids["supervisor"]} {
 		l.suspendProcess(pid)
 	}
-	removed := runAsync(func() error { return other.Remove(l.ctx(), atoll.RemoveVolumes()) })
-	err := sb.Stop(l.ctx(), 0)
-	wantKind(t, "stop", err, atoll.ErrUnavailable, fmt.Sprint(supervisor), "does not answer")
-	l.must("remove", <-removed)
+	removed := supervisedtest.RunAsync(func() error { return other.Remove(l.Context(), atoll.RemoveVolumes()) })
+	err := sb.Stop(l.Context(), 0)
+	supervisedtest.WantKind(t, "stop", err, atoll.ErrUnavailable, fmt.Sprint(supervisor), "does not answer")
+	l.Must("remove", <-removed)
 	l.checkRemoved(other, pids)
-	l.must("thaw", unix.Kill(supervisor, unix.SIGCONT))
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.must("start", sb.Start(l.ctx()))
-	if got := l.sh(sb, "cat /root/file"); got != "kept" {
+	l.Must("thaw", unix.Kill(supervisor, unix.SIGCONT))
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	l.Must("start", sb.Start(l.Context()))
+	if got := l.Sh(sb, "cat /root/file"); got != "kept" {
 		t.Errorf("its files: %q", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
@@ -26,12 +27,7 @@ func pullableImage(t *testing.T) []providertest.Option {
 // makeElsewhere makes sandboxes in another process.
 func makeElsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
 	opts := freshOptions(t)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	maker = exec.Command(exe, opts.Dir, opts.RunDir, opts.Helper, opts.Cgroup)
-	maker.Env = append(os.Environ(), programEnv+"=suite")
+	maker = supervisedtest.HostProgram(t, "suite", opts.Dir, opts.RunDir, opts.Helper, opts.Cgroup)
 	return maker, func() atoll.Provider {
 		p, err := gvisor.New(opts)
 		if err != nil {
@@ -65,6 +61,6 @@ func openStepwise(t *testing.T, step func(name string) error) atoll.Provider {
 // crashSandbox kills a sandbox's supervisor, and with it all of the sandbox.
 func crashSandbox(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
-	l := &lab{p.(*gvisor.Provider), optionsOf(p), t}
-	l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
+	l := wrapProvider(t, p.(*gvisor.Provider), optionsOf(p))
+	l.Must("kill", unix.Kill(l.SupervisorOf(sb), unix.SIGKILL))
 }

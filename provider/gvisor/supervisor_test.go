@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // A process that is killed while it starts a sandbox takes nothing of the sandbox along:
@@ -26,42 +27,42 @@ import (
 func TestStartCutShort(t *testing.T) {
 	const cuts = 6
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "echo kept > file; echo kept > /root/file")
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "echo kept > file; echo kept > /root/file")
 	for i := range cuts {
-		l.must("stop", sb.Stop(l.ctx(), 0))
+		l.Must("stop", sb.Stop(l.Context(), 0))
 		cmd := l.startProvider("start", sb.ID())
 		time.Sleep(time.Duration(10+10*i) * time.Millisecond) // at any point of the start
-		killAndWait(cmd)
-		l.poll(func() error { return sb.Start(l.ctx()) })
-		if got := l.sh(sb, "cat file /root/file"); got != "kept\nkept" {
+		supervisedtest.KillAndWait(cmd)
+		l.Poll(func() error { return sb.Start(l.Context()) })
+		if got := l.Sh(sb, "cat file /root/file"); got != "kept\nkept" {
 			t.Fatalf("after a start that was cut short: %q", got)
 		}
 	}
-	l.must("remove", sb.Remove(l.ctx())) // the data volume stays
+	l.Must("remove", sb.Remove(l.Context())) // the data volume stays
 	for i := range cuts {
 		cmd := l.startProvider("create", sb.ID())
 		time.Sleep(time.Duration(10+10*i) * time.Millisecond)
-		killAndWait(cmd)
-		l.poll(func() error { // until the killed creation is gone
-			made, err := l.Get(l.ctx(), sb.ID())
+		supervisedtest.KillAndWait(cmd)
+		l.Poll(func() error { // until the killed creation is gone
+			made, err := l.Get(l.Context(), sb.ID())
 			if err == nil {
-				err = made.Remove(l.ctx())
+				err = made.Remove(l.Context())
 			}
 			if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 				return err
 			}
-			made, err = l.Create(l.ctx(), &atoll.Spec{ID: sb.ID()})
+			made, err = l.Create(l.Context(), &atoll.Spec{ID: sb.ID()})
 			if err != nil {
 				return err
 			}
-			if got := l.sh(made, "cat file"); got != "kept" {
+			if got := l.Sh(made, "cat file"); got != "kept" {
 				t.Fatalf("after a create that was cut short: %q", got)
 			}
-			return made.Remove(l.ctx())
+			return made.Remove(l.Context())
 		})
 	}
-	l.must("remove the volume", atoll.RemoveVolume(l.ctx(), l, atoll.DefaultProject, "data-"+sb.ID()))
+	l.Must("remove the volume", atoll.RemoveVolume(l.Context(), l, atoll.DefaultProject, "data-"+sb.ID()))
 }
 
 // startProgram starts the sandbox args[0].
@@ -91,45 +92,45 @@ func createProgram(args []string) error {
 
 // runInTime fails the test if f takes so long that something must hang.
 func (l *lab) runInTime(what string, f func() error) {
-	l.t.Helper()
+	l.T.Helper()
 	select {
-	case err := <-runAsync(f):
-		l.must(what, err)
+	case err := <-supervisedtest.RunAsync(f):
+		l.Must(what, err)
 	case <-time.After(testenv.Scale(30 * time.Second)):
-		l.t.Fatalf("%s hangs", what)
+		l.T.Fatalf("%s hangs", what)
 	}
 }
 
 // Root inside can suspend the guest, and nothing waits for it.
 func TestGuestThatIsStopped(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
+	sb := l.NewSandbox(atoll.Spec{})
 	visit := func() {
-		l.must("write", atoll.WriteFile(l.ctx(), sb, "/root/file", []byte("there"), 0))
+		l.Must("write", atoll.WriteFile(l.Context(), sb, "/root/file", []byte("there"), 0))
 	}
 	visit()
-	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
+	l.Sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
 	l.runInTime("snapshot", func() error {
-		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+		snap, err := atoll.TakeSnapshot(l.Context(), sb)
 		if err != nil {
 			return err
 		}
-		return atoll.RemoveSnapshot(l.ctx(), l, snap.ID)
+		return atoll.RemoveSnapshot(l.Context(), l, snap.ID)
 	})
 	visit() // with another guest
-	l.must("pause", atoll.Pause(l.ctx(), sb))
+	l.Must("pause", atoll.Pause(l.Context(), sb))
 	l.runInTime("snapshot of a paused one", func() error {
-		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+		snap, err := atoll.TakeSnapshot(l.Context(), sb)
 		if err != nil {
 			return err
 		}
-		return atoll.RemoveSnapshot(l.ctx(), l, snap.ID)
+		return atoll.RemoveSnapshot(l.Context(), l, snap.ID)
 	})
-	l.must("resume", atoll.Resume(l.ctx(), sb))
+	l.Must("resume", atoll.Resume(l.Context(), sb))
 	visit()
-	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
-	l.runInTime("stop", func() error { return sb.Stop(l.ctx(), 0) })
-	l.runInTime("remove", func() error { return sb.Remove(l.ctx()) })
+	l.Sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
+	l.runInTime("stop", func() error { return sb.Stop(l.Context(), 0) })
+	l.runInTime("remove", func() error { return sb.Remove(l.Context()) })
 }
 
 // A sentry that hangs, with calls to it in progress, can be removed. Another process removes it
@@ -142,29 +143,29 @@ func TestSentryThatHangs(t *testing.T) {
 	}{
 		{"idle", false, func(*lab, atoll.Sandbox) error { return nil }},
 		{"exec in flight", false, func(l *lab, sb atoll.Sandbox) error {
-			return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}})
+			return atoll.Run(l.Context(), sb, &atoll.Command{Args: []string{"true"}})
 		}},
-		{"stop in flight", true, func(l *lab, sb atoll.Sandbox) error { return sb.Stop(l.ctx(), 0) }},
+		{"stop in flight", true, func(l *lab, sb atoll.Sandbox) error { return sb.Stop(l.Context(), 0) }},
 		{"snapshot in flight", true, func(l *lab, sb atoll.Sandbox) error {
-			_, err := atoll.TakeSnapshot(l.ctx(), sb)
+			_, err := atoll.TakeSnapshot(l.Context(), sb)
 			return err
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
-			sb := l.create(atoll.Spec{})
-			sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
-			l.must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
-			_ = runAsync(func() error { return tt.call(l, sb) })
+			sb := l.NewSandbox(atoll.Spec{})
+			sentry := supervisedtest.Children(t, l.SupervisorOf(sb))["runsc-sandbox"]
+			l.Must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
+			_ = supervisedtest.RunAsync(func() error { return tt.call(l, sb) })
 			time.Sleep(100 * time.Millisecond) // long enough for it to hang as well
 			other := openLab(t, l.opts)
-			same, err := other.Get(l.ctx(), sb.ID())
-			l.must("get", err)
+			same, err := other.Get(l.Context(), sb.ID())
+			l.Must("get", err)
 			if tt.locks {
 				same = sb
 			}
-			l.runInTime("remove", func() error { return same.Remove(l.ctx(), atoll.RemoveVolumes()) })
-			l.awaitGone(map[string]int{"sentry": sentry})
+			l.runInTime("remove", func() error { return same.Remove(l.Context(), atoll.RemoveVolumes()) })
+			l.AwaitGone(map[string]int{"sentry": sentry})
 		})
 	}
 }
@@ -173,8 +174,8 @@ func TestSentryThatHangs(t *testing.T) {
 // removed.
 func TestSentryThatHangsWhileItSaves(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "mkdir /dir && cd /dir && seq 20000 | xargs touch") // its index takes a while
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "mkdir /dir && cd /dir && seq 20000 | xargs touch") // its index takes a while
 	savesFiles := func(supervisor int) bool {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", supervisor))
 		return slices.ContainsFunc(fds, func(fd string) bool {
@@ -184,24 +185,24 @@ func TestSentryThatHangsWhileItSaves(t *testing.T) {
 	}
 	var stopped <-chan error
 	var sentry int
-	l.poll(func() error {
-		supervisor := l.supervisorOf(sb)
-		sentry = children(t, supervisor)["runsc-sandbox"]
-		stopped = runAsync(func() error { return sb.Stop(l.ctx(), 0) })
+	l.Poll(func() error {
+		supervisor := l.SupervisorOf(sb)
+		sentry = supervisedtest.Children(t, supervisor)["runsc-sandbox"]
+		stopped = supervisedtest.RunAsync(func() error { return sb.Stop(l.Context(), 0) })
 		for !savesFiles(supervisor) {
 			select {
 			case err := <-stopped: // this test was too slow
-				l.must("stop", err)
-				l.must("start", sb.Start(l.ctx()))
+				l.Must("stop", err)
+				l.Must("start", sb.Start(l.Context()))
 				return errors.New("the stop was not caught while it saved files")
 			case <-time.After(time.Millisecond):
 			}
 		}
 		return unix.Kill(sentry, unix.SIGSTOP)
 	})
-	l.runInTime("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
-	wantKind(t, "stop", <-stopped, atoll.ErrTimeout, "does not answer")
-	l.awaitGone(map[string]int{"sentry": sentry})
+	l.runInTime("remove", func() error { return sb.Remove(l.Context(), atoll.RemoveVolumes()) })
+	supervisedtest.WantKind(t, "stop", <-stopped, atoll.ErrTimeout, "does not answer")
+	l.AwaitGone(map[string]int{"sentry": sentry})
 }
 
 // gVisor does not run files beside the executable in place of its own parts.
@@ -210,7 +211,7 @@ func TestNothingBesideTheHelperIsRun(t *testing.T) {
 	ran := filepath.Join(dir, "ran")
 	l := newLab(t, func(o *gvisor.Options) {
 		helper, from := filepath.Join(dir, "helper"), cmp.Or(o.Helper, "/proc/self/exe")
-		if err := copyFile(helper, from); err != nil {
+		if err := supervisedtest.CopyProgram(helper, from); err != nil {
 			t.Fatal(err)
 		}
 		o.Helper = helper
@@ -224,11 +225,11 @@ func TestNothingBesideTheHelperIsRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "true")
-	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-	l.must("snapshot", err)
-	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "true")
+	snap, err := atoll.TakeSnapshot(l.Context(), sb)
+	l.Must("snapshot", err)
+	l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
 	if names, err := os.ReadFile(ran); err == nil {
 		t.Errorf("was run: %s", names)
 	}
@@ -250,12 +251,12 @@ func TestSupervisorInheritsNothing(t *testing.T) {
 		fds[i] = fd
 	}
 	l := newLab(t)
-	supervisor := l.supervisorOf(l.create(atoll.Spec{}))
-	pids := children(t, supervisor)
+	supervisor := l.SupervisorOf(l.NewSandbox(atoll.Spec{}))
+	pids := supervisedtest.Children(t, supervisor)
 	pids["supervisor"] = supervisor
 	for name, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
-		for _, fd := range dirEntries(t, dir) {
+		for _, fd := range supervisedtest.ListDir(t, dir) {
 			if to, err := os.Readlink(filepath.Join(dir, fd)); err == nil && to == path {
 				t.Errorf("%s has %s open as %s", name, to, fd)
 			}
@@ -287,16 +288,16 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 	}
 	mount(device)
 	l := newLab(t)
-	supervisor := l.supervisorOf(l.create(atoll.Spec{}))
+	supervisor := l.SupervisorOf(l.NewSandbox(atoll.Spec{}))
 	mounts := func() string {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", supervisor))
-		l.must("mounts of the supervisor", err)
+		l.Must("mounts of the supervisor", err)
 		return string(data)
 	}
 	if !strings.Contains(mounts(), " "+device+" ") {
 		t.Fatal("it was not mounted in the supervisor: this test shows nothing")
 	}
-	l.must("unmount", unix.Unmount(device, 0))
+	l.Must("unmount", unix.Unmount(device, 0))
 	if strings.Contains(mounts(), " "+device+" ") {
 		t.Error("it is still mounted in the supervisor")
 	}
@@ -306,12 +307,12 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 // caller waits as long as its ctx allows, and a removal does not wait.
 func TestProgramThatIsAPipe(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "mkfifo -m 755 /root/pipe")
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "until [ -e write ]; do sleep 0.05; done; echo > /root/pipe"}})
-	l.must("exec", err)
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "mkfifo -m 755 /root/pipe")
+	_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh", "-c", "until [ -e write ]; do sleep 0.05; done; echo > /root/pipe"}})
+	l.Must("exec", err)
 	run := func() error {
-		ctx, cancel := context.WithTimeout(l.ctx(), testenv.Scale(300*time.Millisecond))
+		ctx, cancel := context.WithTimeout(l.Context(), testenv.Scale(300*time.Millisecond))
 		defer cancel()
 		_, err := sb.Exec(ctx, &atoll.Command{Args: []string{"/root/pipe"}})
 		return err
@@ -319,27 +320,27 @@ func TestProgramThatIsAPipe(t *testing.T) {
 	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("exec: %v", err)
 	}
-	l.must("write", atoll.WriteFile(l.ctx(), sb, "write", nil, 0))
-	if got := l.run(sb, "echo", "works"); got != "works" { // as soon as somebody has written
+	l.Must("write", atoll.WriteFile(l.Context(), sb, "write", nil, 0))
+	if got := l.Run(sb, &atoll.Command{Args: []string{"echo", "works"}}); got != "works" { // as soon as somebody has written
 		t.Errorf("afterwards: %q", got)
 	}
 	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("exec: %v", err)
 	}
-	l.runInTime("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
+	l.runInTime("remove", func() error { return sb.Remove(l.Context(), atoll.RemoveVolumes()) })
 }
 
 // Accounts that are a named pipe block nothing but the look-up of users.
 func TestAccountsThatAreAPipe(t *testing.T) {
 	testenv.Need(t, testenv.Root) // others have no users
 	l := newLab(t)
-	sb := l.create(atoll.Spec{User: "nobody"})
-	l.must("exec", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", "rm /etc/passwd; mkfifo /etc/passwd"}, User: "root"}))
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
-	wantKind(t, "exec", err, atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
-	l.must("exec as root", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}, User: "root"}))
-	l.must("pause", atoll.Pause(l.ctx(), sb))
-	l.must("resume", atoll.Resume(l.ctx(), sb))
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
+	sb := l.NewSandbox(atoll.Spec{User: "nobody"})
+	l.Must("exec", atoll.Run(l.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", "rm /etc/passwd; mkfifo /etc/passwd"}, User: "root"}))
+	_, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"true"}})
+	supervisedtest.WantKind(t, "exec", err, atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
+	l.Must("exec as root", atoll.Run(l.Context(), sb, &atoll.Command{Args: []string{"true"}, User: "root"}))
+	l.Must("pause", atoll.Pause(l.Context(), sb))
+	l.Must("resume", atoll.Resume(l.Context(), sb))
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	supervisedtest.WantKind(t, "start", sb.Start(l.Context()), atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
 }

@@ -14,7 +14,7 @@ func TestSameIDTwice(t *testing.T) {
 	var boxes []atoll.Sandbox
 	for range 2 {
 		l := newLab(t, func(o *gvisor.Options) { o.Cgroup = "" })
-		boxes = append(boxes, l.create(atoll.Spec{ID: "0000000000004000800000000000007e"}))
+		boxes = append(boxes, l.NewSandbox(atoll.Spec{ID: "0000000000004000800000000000007e"}))
 	}
 	if err := boxes[0].Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Errorf("Remove of the first: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // A sandbox has its volume as long as it exists, however eagerly others remove the volume.
@@ -39,14 +40,14 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 		})
 	}
 	for range 100 {
-		sb, err := l.Create(l.ctx(), &spec)
-		l.must("create", err)
+		sb, err := l.Create(l.Context(), &spec)
+		l.Must("create", err)
 		for range 3 {
-			if err := atoll.WriteFile(l.ctx(), sb, "/cache/file", nil, 0o644); err != nil {
+			if err := atoll.WriteFile(l.Context(), sb, "/cache/file", nil, 0o644); err != nil {
 				t.Errorf("write to the volume: %v", err)
 			}
 		}
-		l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
+		l.Must("remove", sb.Remove(l.Context(), atoll.RemoveVolumes()))
 	}
 	close(done)
 	removers.Wait()
@@ -56,37 +57,37 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 // its content would go unnoticed.
 func TestVolumeThatVanished(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Name: "web", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}})
-	l.sh(sb, "echo kept > /cache/file; echo kept > file")
-	l.must("stop", sb.Stop(l.ctx(), 0))
+	sb := l.NewSandbox(atoll.Spec{Name: "web", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}})
+	l.Sh(sb, "echo kept > /cache/file; echo kept > file")
+	l.Must("stop", sb.Stop(l.Context(), 0))
 	for target, volume := range map[string]string{"/cache": "cache", "/work": "data-" + sb.ID()} {
 		path := filepath.Join(l.opts.Dir, "volumes", "default", volume)
-		l.must("move", os.Rename(path, path+".away"))
-		wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrNotExist, path, target, "restore it")
-		l.must("move back", os.Rename(path+".away", path))
+		l.Must("move", os.Rename(path, path+".away"))
+		supervisedtest.WantKind(t, "start", sb.Start(l.Context()), atoll.ErrNotExist, path, target, "restore it")
+		l.Must("move back", os.Rename(path+".away", path))
 	}
-	l.must("start", sb.Start(l.ctx()))
-	if got := l.sh(sb, "cat /cache/file file"); got != "kept\nkept" {
+	l.Must("start", sb.Start(l.Context()))
+	if got := l.Sh(sb, "cat /cache/file file"); got != "kept\nkept" {
 		t.Errorf("the volumes hold %q", got)
 	}
-	l.remove(sb)
-	l.must("remove the volume", l.RemoveVolume(l.ctx(), "default", "cache"))
+	l.RemoveSandbox(sb)
+	l.Must("remove the volume", l.RemoveVolume(l.Context(), "default", "cache"))
 }
 
 // A sandbox that was made when it could still mount another's data volume starts again.
 func TestMountOfADataVolume(t *testing.T) {
 	l := newLab(t)
 	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") })
-	other := l.create(atoll.Spec{NoStart: true})
-	l.must("write", atoll.WriteFile(l.ctx(), other, "file", []byte("x"), 0o644))
-	sb := l.create(atoll.Spec{NoStart: true, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/other"}}})
+	other := l.NewSandbox(atoll.Spec{NoStart: true})
+	l.Must("write", atoll.WriteFile(l.Context(), other, "file", []byte("x"), 0o644))
+	sb := l.NewSandbox(atoll.Spec{NoStart: true, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/other"}}})
 	path := filepath.Join(l.opts.Dir, "records", sb.ID()+".json")
 	record, err := os.ReadFile(path)
-	l.must("read the record", err)
+	l.Must("read the record", err)
 	record = bytes.Replace(record, []byte(`"cache"`), []byte(`"data-`+other.ID()+`"`), 1)
-	l.must("change the record", os.WriteFile(path, record, 0o600))
-	l.must("start", sb.Start(l.ctx()))
-	if out, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"cat", "/other/file"}}); string(out) != "x" {
+	l.Must("change the record", os.WriteFile(path, record, 0o600))
+	l.Must("start", sb.Start(l.Context()))
+	if out, err := atoll.Output(l.Context(), sb, &atoll.Command{Args: []string{"cat", "/other/file"}}); string(out) != "x" {
 		t.Errorf("cat: %q, %v", out, err)
 	}
 }
@@ -98,13 +99,13 @@ func TestPlacesOfMounts(t *testing.T) {
 	sub, file := filepath.Join(dir, "sub"), filepath.Join(dir, "file")
 	l := newLab(t)
 	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") }) // after the sandbox
-	l.must("mkdir", os.Mkdir(sub, 0o755))
-	l.must("write", os.WriteFile(file, []byte("given"), 0o644))
-	l.must("symlink", os.Symlink("/etc", filepath.Join(sub, "abs")))
+	l.Must("mkdir", os.Mkdir(sub, 0o755))
+	l.Must("write", os.WriteFile(file, []byte("given"), 0o644))
+	l.Must("symlink", os.Symlink("/etc", filepath.Join(sub, "abs")))
 	bind := func(source, target string) atoll.Mount {
 		return atoll.Mount{Type: atoll.MountBind, Source: source, Target: target}
 	}
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{
 		bind(file, "/usr/bin/deeper/down/file"), bind(file, "/bin/file"), bind(file, "/usr/share/tmp/file"), bind(file, "/data/made"), bind(dir, "/data"),
 		bind(file, "/data/sub/abs/file"), bind(file, "/etc/hosts"), bind(sub, "/usr/src/sub"),
 		{Type: atoll.MountTmpfs, Target: "/usr/share/tmp"},
@@ -112,13 +113,13 @@ func TestPlacesOfMounts(t *testing.T) {
 	}})
 	for range 2 {
 		for _, name := range []string{"/usr/bin/deeper/down/file", "/usr/bin/file", "/usr/share/tmp/file", "/data/file", "/data/made", "/etc/file", "/etc/hosts"} {
-			if got := l.sh(sb, "cat "+name); got != "given" {
+			if got := l.Sh(sb, "cat "+name); got != "given" {
 				t.Errorf("%s: %q", name, got)
 			}
 		}
-		l.sh(sb, "echo x > /usr/bin/new; echo x >> /usr/share/cache/file; ls /usr/src/sub; env true")
-		l.must("stop", sb.Stop(l.ctx(), 0))
-		l.must("start", sb.Start(l.ctx()))
+		l.Sh(sb, "echo x > /usr/bin/new; echo x >> /usr/share/cache/file; ls /usr/src/sub; env true")
+		l.Must("stop", sb.Stop(l.Context(), 0))
+		l.Must("start", sb.Start(l.Context()))
 	}
 	for _, tt := range []struct {
 		mounts []atoll.Mount
@@ -132,11 +133,11 @@ func TestPlacesOfMounts(t *testing.T) {
 		{[]atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/etc/passwd"}}, []string{"cache", "/etc/passwd"}},
 		{[]atoll.Mount{bind(file, "/work")}, []string{file, "/work"}},
 	} {
-		_, err := l.Create(l.ctx(), &atoll.Spec{Mounts: tt.mounts})
-		wantKind(t, "create", err, atoll.ErrInvalid, tt.says...)
+		_, err := l.Create(l.Context(), &atoll.Spec{Mounts: tt.mounts})
+		supervisedtest.WantKind(t, "create", err, atoll.ErrInvalid, tt.says...)
 	}
-	_, err := l.Create(l.ctx(), &atoll.Spec{Workdir: "/x/", Mounts: []atoll.Mount{bind(file, "/x")}})
-	wantKind(t, "create", err, atoll.ErrInvalid, file, "/x")
+	_, err := l.Create(l.Context(), &atoll.Spec{Workdir: "/x/", Mounts: []atoll.Mount{bind(file, "/x")}})
+	supervisedtest.WantKind(t, "create", err, atoll.ErrInvalid, file, "/x")
 }
 
 // A sandbox that shares a volume for writing with a live one gets a warning, for they do not see
@@ -146,16 +147,16 @@ func TestSharedVolumeWarns(t *testing.T) {
 	l := newLab(t, func(o *gvisor.Options) {
 		o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
-	t.Cleanup(func() { l.must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
+	t.Cleanup(func() { l.Must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
 	spec := func(name string, readOnly bool) atoll.Spec {
 		return atoll.Spec{Name: name, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data", ReadOnly: readOnly}}}
 	}
-	l.create(spec("one", false))
-	l.create(spec("reader", true))
+	l.NewSandbox(spec("one", false))
+	l.NewSandbox(spec("reader", true))
 	if log.Len() > 0 {
 		t.Errorf("a warning for one writer: %s", log.String())
 	}
-	l.create(spec("two", false))
+	l.NewSandbox(spec("two", false))
 	if !strings.Contains(log.String(), "volume data: sandbox one writes to it, too") {
 		t.Errorf("the warning for two writers: %q", log.String())
 	}

@@ -24,15 +24,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // The image "host" shows the machine's programs and nothing of its people.
 func TestHostIsOutOfSight(t *testing.T) {
 	t.Setenv("ATOLL_TEST_SECRET", "the caller's own")
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
+	sb := l.NewSandbox(atoll.Spec{})
 	for _, dir := range []string{"/root", "/home", "/var/lib", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/var/log", "/var/spool", "/etc/ssh", "/etc/ssl/private", "/var/run", "/usr/src", "/usr/local/var"} {
-		inside := strings.Fields(l.sh(sb, "ls -A "+dir+" 2>/dev/null || true"))
+		inside := strings.Fields(l.Sh(sb, "ls -A "+dir+" 2>/dev/null || true"))
 		onHost, err := os.ReadDir(dir)
 		if err != nil {
 			continue // not there, or not for this user to see
@@ -44,27 +45,27 @@ func TestHostIsOutOfSight(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
-		l.failSh(sb, "cat "+file)
+		l.FailSh(sb, "cat "+file)
 	}
-	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'supervisor.*' -o -name 'runsc-*' ')' -print`); got != "" {
+	if got := l.Sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'supervisor.*' -o -name 'runsc-*' ')' -print`); got != "" {
 		t.Errorf("sockets or files of the supervisor are visible inside: %s", got)
 	}
 	for _, name := range []string{"/proc/*/environ", "/proc/*/cmdline", "/proc/mounts", "/proc/self/mountinfo", "/proc/cmdline"} {
-		got := l.sh(sb, "cat "+name+" 2>/dev/null | tr '\\0' ' '")
+		got := l.Sh(sb, "cat "+name+" 2>/dev/null | tr '\\0' ' '")
 		for _, secret := range []string{"the caller's own", l.opts.Dir, l.opts.RunDir, "atoll-keeper"} {
 			if strings.Contains(got, secret) {
 				t.Errorf("%s tells %q", name, secret)
 			}
 		}
 	}
-	if n := l.sh(sb, "ls -d /proc/[0-9]* | wc -l"); len(n) > 1 {
+	if n := l.Sh(sb, "ls -d /proc/[0-9]* | wc -l"); len(n) > 1 {
 		t.Errorf("%s processes are seen inside", n)
 	}
-	if got := l.sh(sb, "stat -c %a /tmp /var/tmp /root | tr '\\n' ' '"); got != "1777 1777 700 " {
+	if got := l.Sh(sb, "stat -c %a /tmp /var/tmp /root | tr '\\n' ' '"); got != "1777 1777 700 " {
 		t.Errorf("modes of /tmp, /var/tmp and /root: %s", got)
 	}
 	host, err := os.Hostname()
-	if got := l.sh(sb, "hostname || cat /etc/hostname"); err == nil && got == host {
+	if got := l.Sh(sb, "hostname || cat /etc/hostname"); err == nil && got == host {
 		t.Errorf("the hostname is the host's")
 	}
 }
@@ -73,19 +74,19 @@ func TestHostIsOutOfSight(t *testing.T) {
 // installed.
 func TestHostProgramsFindTheirFiles(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
+	sb := l.NewSandbox(atoll.Spec{})
 	if _, err := os.Stat("/usr/bin/su"); err == nil && l.Info().Caps.Users {
-		if got := l.sh(sb, "su nobody -s /bin/sh -c 'id -u'; runuser -u nobody -- id -u"); got != "65534\n65534" {
+		if got := l.Sh(sb, "su nobody -s /bin/sh -c 'id -u'; runuser -u nobody -- id -u"); got != "65534\n65534" {
 			t.Errorf("su and runuser printed %q", got)
 		}
-		l.failSh(sb, "runuser -u nobody -- su root -c true </dev/null")
+		l.FailSh(sb, "runuser -u nobody -- su root -c true </dev/null")
 	}
 	if _, err := os.Stat("/usr/bin/apt-get"); err == nil {
-		if got := l.sh(sb, "apt-get install hello 2>&1; echo $?"); !strings.Contains(got, "--image") || !strings.HasSuffix(got, "100") {
+		if got := l.Sh(sb, "apt-get install hello 2>&1; echo $?"); !strings.Contains(got, "--image") || !strings.HasSuffix(got, "100") {
 			t.Errorf("apt-get printed %q", got)
 		}
 	}
-	if got := l.sh(sb, "cd /var/run && pwd -P"); got != "/run" {
+	if got := l.Sh(sb, "cd /var/run && pwd -P"); got != "/run" {
 		t.Errorf("/var/run is %q", got)
 	}
 }
@@ -93,15 +94,15 @@ func TestHostProgramsFindTheirFiles(t *testing.T) {
 // The sandbox's programs do not run on the host's kernel.
 func TestKernelIsGVisor(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	if got := l.sh(sb, "dmesg"); !strings.Contains(got, "gVisor") {
+	sb := l.NewSandbox(atoll.Spec{})
+	if got := l.Sh(sb, "dmesg"); !strings.Contains(got, "gVisor") {
 		t.Errorf("dmesg:\n%s", got)
 	}
 	version, err := os.ReadFile("/proc/version")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := l.sh(sb, "cat /proc/version"); got == strings.TrimSpace(string(version)) {
+	if got := l.Sh(sb, "cat /proc/version"); got == strings.TrimSpace(string(version)) {
 		t.Errorf("/proc/version is the host's: %s", got)
 	}
 }
@@ -163,14 +164,14 @@ func powerProgram(args []string) error {
 // The first process is out of reach: root inside can neither read nor change what it does.
 func TestFirstProcess(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}, Durable: true})
-	l.must("exec", err)
+	sb := l.NewSandbox(atoll.Spec{})
+	p, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sleep", "1000"}, Durable: true})
+	l.Must("exec", err)
 	for _, cmd := range []string{"readlink /proc/1/fd/3", "head -c 1 /proc/1/fd/3", "echo x > /proc/1/fd/3", "echo x > /proc/1/fd/4", "cat /proc/1/maps", "head -c 1 /proc/1/mem", "cat /proc/1/environ"} {
-		l.failSh(sb, "timeout 5 sh -c '"+cmd+"'")
+		l.FailSh(sb, "timeout 5 sh -c '"+cmd+"'")
 	}
 	testenv.Need(t, testenv.Program("python3", "python3"))
-	l.sh(sb, `python3 -c '
+	l.Sh(sb, `python3 -c '
 import ctypes
 libc = ctypes.CDLL(None)
 class iov(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
@@ -183,19 +184,19 @@ assert libc.process_vm_readv(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 
 assert libc.process_vm_writev(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == -1
 '`)
 	// It continues if root stops it.
-	l.sh(sb, "kill -STOP 1")
-	again, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}, Durable: true})
-	l.must("exec", err)
-	if exit, err := again.Wait(l.ctx()); err != nil || exit.Code != 0 {
+	l.Sh(sb, "kill -STOP 1")
+	again, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"true"}, Durable: true})
+	l.Must("exec", err)
+	if exit, err := again.Wait(l.Context()); err != nil || exit.Code != 0 {
 		t.Errorf("a durable command after kill -STOP 1: %v, %v", exit, err)
 	}
 	// And ends the sandbox if root kills it.
-	_, _ = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "kill -KILL 1"}})
-	if exit, err := p.Wait(l.ctx()); err == nil && exit.Code != 137 {
+	_, _ = sb.Exec(l.Context(), &atoll.Command{Args: []string{"sh", "-c", "kill -KILL 1"}})
+	if exit, err := p.Wait(l.Context()); err == nil && exit.Code != 137 {
 		t.Errorf("after the end of the first process: %v", exit)
 	}
-	l.poll(func() error {
-		st, err := sb.Status(l.ctx())
+	l.Poll(func() error {
+		st, err := sb.Status(l.Context())
 		if err == nil && st.State != atoll.StateFailed {
 			err = fmt.Errorf("the sandbox is %s", st.State)
 		}
@@ -205,25 +206,25 @@ assert libc.process_vm_writev(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1,
 
 func TestRootInsideIsPowerless(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
-	if got := l.sh(sb, "id -u"); got != "0" {
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}})
+	if got := l.Sh(sb, "id -u"); got != "0" {
 		t.Fatalf("uid %s", got)
 	}
 	for name := range forbiddenActions {
 		var said bytes.Buffer
-		cmd := programCommand("power", name)
+		cmd := supervisedtest.ProgramCommand("power", name)
 		cmd.Stderr = &said
-		err := atoll.Run(l.ctx(), sb, cmd)
+		err := atoll.Run(l.Context(), sb, cmd)
 		if exit, ok := errors.AsType[*atoll.ExitError](err); !ok || exit.Exit.Code != 1 || !strings.Contains(said.String(), "denied: ") {
 			t.Errorf("%s: %v, want it denied\n%s", name, err, &said)
 		}
 	}
 	for _, script := range []string{"echo 1 > /proc/sys/kernel/panic", "echo b > /proc/sysrq-trigger"} {
-		l.failSh(sb, script)
+		l.FailSh(sb, script)
 	}
-	l.sh(sb, "true") // it still works
+	l.Sh(sb, "true") // it still works
 	// Writes to the machine's directories stay inside.
-	l.sh(sb, "echo x > /usr/bin/atoll-was-here; echo x > /etc/atoll-was-here; rm -f /usr/bin/env; cat /usr/bin/atoll-was-here")
+	l.Sh(sb, "echo x > /usr/bin/atoll-was-here; echo x > /etc/atoll-was-here; rm -f /usr/bin/env; cat /usr/bin/atoll-was-here")
 	for _, path := range []string{"/usr/bin/atoll-was-here", "/etc/atoll-was-here"} {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is on the host", path)
@@ -241,15 +242,15 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 	if !l.Info().Caps.MemoryLimit {
 		t.Skip("no memory limits here")
 	}
-	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 64 << 20}})
+	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Memory: 64 << 20}})
 	const runs = 45
 	for range runs { // each leaves a MiB, and all of them less than the limit
-		p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}})
-		l.must("exec", err)
-		_, err = p.Wait(l.ctx())
-		l.must("wait", err)
+		p, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}})
+		l.Must("exec", err)
+		_, err = p.Wait(l.Context())
+		l.Must("wait", err)
 	}
-	list, err := atoll.Processes(l.ctx(), sb)
+	list, err := atoll.Processes(l.Context(), sb)
 	if err != nil || len(list) != runs {
 		t.Fatalf("%d processes, %v, want %d", len(list), err, runs)
 	}
@@ -265,7 +266,7 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 // A socket of the host in a shared directory leads nowhere, and neither does an abstract
 // one.
 func TestSocketsOfTheHost(t *testing.T) {
-	dir := shortDir(t)
+	dir := supervisedtest.ShortDir(t)
 	abstract := fmt.Sprintf("@atoll-test-%d", os.Getpid())
 	for _, addr := range []string{filepath.Join(dir, "sock"), abstract} {
 		s, err := net.Listen("unix", addr)
@@ -285,9 +286,9 @@ func TestSocketsOfTheHost(t *testing.T) {
 		}()
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, programMount(t)}})
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, supervisedtest.ProgramMount(t)}})
 	for _, addr := range []string{"/shared/sock", abstract} {
-		out, err := atoll.Output(l.ctx(), sb, programCommand("dial", "unix", addr))
+		out, err := atoll.Output(l.Context(), sb, supervisedtest.ProgramCommand("dial", "unix", addr))
 		if err == nil || len(out) > 0 {
 			t.Errorf("%s is reachable: %q, %v", addr, out, err)
 		}
@@ -296,7 +297,7 @@ func TestSocketsOfTheHost(t *testing.T) {
 
 // Neither does a pipe of the host, or one made inside, connect the two.
 func TestPipesOfTheHost(t *testing.T) {
-	dir := shortDir(t)
+	dir := supervisedtest.ShortDir(t)
 	name := filepath.Join(dir, "pipe")
 	if err := unix.Mkfifo(name, 0o666); err != nil {
 		t.Fatal(err)
@@ -307,8 +308,8 @@ func TestPipesOfTheHost(t *testing.T) {
 	}
 	defer pipe.Close()
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}}})
-	l.failSh(sb, "timeout 2 sh -c 'echo x > /shared/pipe'")
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}}})
+	l.FailSh(sb, "timeout 2 sh -c 'echo x > /shared/pipe'")
 	if err := pipe.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -318,46 +319,17 @@ func TestPipesOfTheHost(t *testing.T) {
 	if _, err := pipe.WriteString("the host speaks"); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.sh(sb, "timeout 2 head -c 1 /shared/pipe || true"); got != "" {
+	if got := l.Sh(sb, "timeout 2 head -c 1 /shared/pipe || true"); got != "" {
 		t.Errorf("from the host came %q", got)
 	}
-	if l.sh(sb, "mkfifo /shared/made && echo made || true") == "made" {
+	if l.Sh(sb, "mkfifo /shared/made && echo made || true") == "made" {
 		if info, err := os.Lstat(filepath.Join(dir, "made")); err == nil && info.Mode().Type() == fs.ModeNamedPipe {
 			t.Error("a pipe made inside works as one of the host")
 		}
 	}
 }
 
-// A read-only mount is read-only for programs inside and for Files.
-func TestReadOnlyMount(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("as it was"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{
-		{Type: atoll.MountBind, Source: dir, Target: "/shared", ReadOnly: true},
-		{Type: atoll.MountBind, Source: filepath.Join(dir, "file"), Target: "/single", ReadOnly: true},
-	}})
-	for _, script := range []string{
-		"echo x > /shared/file", "echo x >> /single", "rm /shared/file", "touch /shared/new", "mv /shared/file /shared/moved",
-		"chmod 0 /shared/file", "mount -o remount,rw /shared", "ln /shared/file /shared/link",
-	} {
-		l.failSh(sb, script)
-	}
-	for _, name := range []string{"/shared/file", "/shared/new"} {
-		wantKind(t, "write "+name, atoll.WriteFile(l.ctx(), sb, name, []byte("x"), 0), atoll.ErrDenied)
-	}
-	if err := atoll.Files(sb).Remove(l.ctx(), "/shared/file", false); atoll.KindOf(err) != atoll.ErrDenied {
-		t.Errorf("remove: %v", err)
-	}
-	if got := l.sh(sb, "cat /shared/file /single"); got != "as it wasas it was" {
-		t.Errorf("inside: %q", got)
-	}
-	if got := strings.Join(dirEntries(t, dir), " "); got != "file" {
-		t.Errorf("on the host: %s", got)
-	}
-}
+func TestReadOnlyMount(t *testing.T) { newLab(t).CheckReadOnlyMount() }
 
 // A link has its meaning inside, even when it is followed from the host.
 func TestLinksAreThoseOfTheSandbox(t *testing.T) {
@@ -366,26 +338,26 @@ func TestLinksAreThoseOfTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	l.sh(sb, "echo mine > /etc/motd; ln -s /etc/motd abs; ln -s ../etc/motd rel; ln -s / top; ln -s "+outside+" out")
+	sb := l.NewSandbox(atoll.Spec{})
+	l.Sh(sb, "echo mine > /etc/motd; ln -s /etc/motd abs; ln -s ../etc/motd rel; ln -s / top; ln -s "+outside+" out")
 	for _, name := range []string{"abs", "rel", "top/etc/motd", "/work/../etc/motd", "top/work/abs"} {
-		if got, err := atoll.ReadFile(l.ctx(), sb, name); string(got) != "mine\n" || err != nil {
+		if got, err := atoll.ReadFile(l.Context(), sb, name); string(got) != "mine\n" || err != nil {
 			t.Errorf("read %s: %q, %v", name, got, err)
 		}
 	}
-	_, err := atoll.ReadFile(l.ctx(), sb, "out")
-	wantKind(t, "read a link to a file of the host", err, atoll.ErrNotExist)
-	l.must("write through a link", atoll.WriteFile(l.ctx(), sb, "abs", []byte("changed\n"), 0))
-	if got := l.sh(sb, "cat /etc/motd"); got != "changed" {
+	_, err := atoll.ReadFile(l.Context(), sb, "out")
+	supervisedtest.WantKind(t, "read a link to a file of the host", err, atoll.ErrNotExist)
+	l.Must("write through a link", atoll.WriteFile(l.Context(), sb, "abs", []byte("changed\n"), 0))
+	if got := l.Sh(sb, "cat /etc/motd"); got != "changed" {
 		t.Errorf("/etc/motd inside: %q", got)
 	}
 	if data, err := os.ReadFile("/etc/motd"); err == nil && string(data) == "changed\n" {
 		t.Error("/etc/motd of the host was written")
 	}
 	// In a stopped sandbox, nothing knows what such a link means.
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	_, err = atoll.ReadFile(l.ctx(), sb, "abs")
-	wantKind(t, "read a link out of /work while stopped", err, atoll.ErrStopped)
+	l.Must("stop", sb.Stop(l.Context(), 0))
+	_, err = atoll.ReadFile(l.Context(), sb, "abs")
+	supervisedtest.WantKind(t, "read a link out of /work while stopped", err, atoll.ErrStopped)
 }
 
 // Whatever a process inside does to a directory while the host works in it, nothing outside
@@ -402,16 +374,16 @@ func TestLinkRace(t *testing.T) {
 		}
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
+	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}})
 	volume := filepath.Join(l.opts.Dir, "volumes", "default", "data-"+sb.ID())
 	relative, err := filepath.Rel(volume, victim)
-	l.must("rel", err)
-	ready := newScreen()
-	flip := programCommand("flip", "/work/dir", victim, relative, "../../../records", "/proc/self/root"+victim)
+	l.Must("rel", err)
+	ready := &supervisedtest.Screen{}
+	flip := supervisedtest.ProgramCommand("flip", "/work/dir", victim, relative, "../../../records", "/proc/self/root"+victim)
 	flip.Stdout = ready
-	_, err = sb.Exec(l.ctx(), flip)
-	l.must("exec", err)
-	ready.expect(t, "flipping")
+	_, err = sb.Exec(l.Context(), flip)
+	l.Must("exec", err)
+	ready.Expect(t, "flipping")
 
 	files := atoll.Files(sb)
 	packed := makeTar(t, "entry", "sub/file", "made")
@@ -419,7 +391,7 @@ func TestLinkRace(t *testing.T) {
 	if testing.Short() {
 		least = time.Second
 	}
-	ctx, cancel := context.WithTimeout(l.ctx(), testenv.Scale(time.Minute))
+	ctx, cancel := context.WithTimeout(l.Context(), testenv.Scale(time.Minute))
 	defer cancel()
 	done, tried := map[string]int{}, 0
 	raced := func() bool { return done["write"] > 0 && done["write"] < tried }
@@ -449,10 +421,10 @@ func TestLinkRace(t *testing.T) {
 			t.Errorf("%s on the host: %q, %v", name, got, err)
 		}
 	}
-	if got := strings.Join(dirEntries(t, victim), " "); got != "entry file sub" {
+	if got := strings.Join(supervisedtest.ListDir(t, victim), " "); got != "entry file sub" {
 		t.Errorf("on the host: %s", got)
 	}
-	if got := strings.Join(dirEntries(t, filepath.Join(l.opts.Dir, "records")), " "); got != sb.ID()+".json" {
+	if got := strings.Join(supervisedtest.ListDir(t, filepath.Join(l.opts.Dir, "records")), " "); got != sb.ID()+".json" {
 		t.Errorf("records: %s", got)
 	}
 }
@@ -497,8 +469,8 @@ func TestHostPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLab(t, func(o *gvisor.Options) { o.HostPaths = []string{dir} })
-	sb := l.create(atoll.Spec{})
-	if got := l.sh(sb, "cat "+dir+"/tool; echo x > "+dir+"/tool; cat "+dir+"/tool"); got != "shownx" {
+	sb := l.NewSandbox(atoll.Spec{})
+	if got := l.Sh(sb, "cat "+dir+"/tool; echo x > "+dir+"/tool; cat "+dir+"/tool"); got != "shownx" {
 		t.Errorf("inside: %q", got)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "tool")); string(got) != "shown" || err != nil {
@@ -506,19 +478,19 @@ func TestHostPaths(t *testing.T) {
 	}
 	for _, path := range []string{"relative", "/"} {
 		_, err := gvisor.New(gvisor.Options{Dir: filepath.Join(t.TempDir(), "state"), HostPaths: []string{path}})
-		wantKind(t, "host path "+path, err, atoll.ErrInvalid, path)
+		supervisedtest.WantKind(t, "host path "+path, err, atoll.ErrInvalid, path)
 	}
 }
 
 // Programs find the limits that a machine with Linux has.
 func TestUsualLimits(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 1 << 30}})
+	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Memory: 1 << 30}})
 	for script, want := range map[string]string{
 		"ulimit -Sn; ulimit -Hn": "1024\n1048576",
 		"stat -f -c '%b %S' /dev/shm | (read b s; echo $((b * s >> 20)))": "512",
 	} {
-		if got := l.sh(sb, script); got != want {
+		if got := l.Sh(sb, script); got != want {
 			t.Errorf("%s: %q, want %q", script, got, want)
 		}
 	}

@@ -27,18 +27,18 @@ func TestWatchDoesNotDelay(t *testing.T) {
 	const tries, cutOff = 5, 1900 * time.Millisecond // a supervisor waits for 2 s before it cuts off a connection
 	stop := func(sb atoll.Sandbox) time.Duration {
 		begun := time.Now()
-		l.must("stop", sb.Stop(l.ctx(), 0))
+		l.Must("stop", sb.Stop(l.Context(), 0))
 		return time.Since(begun)
 	}
 	watched, alone := time.Hour, time.Duration(0) // the fastest stops with a watcher, and without one
 	for i := 0; i < tries && watched > alone+cutOff; i++ {
-		sb := l.create(atoll.Spec{})
+		sb := l.NewSandbox(atoll.Spec{})
 		for id := ""; id != sb.ID(); {
 			id = <-running
 		}
 		watched = min(watched, stop(sb))
 		if watched > cutOff { // the machine may be slow: compare with a stop that nobody watches
-			took := stop(newLab(t).create(atoll.Spec{}))
+			took := stop(newLab(t).NewSandbox(atoll.Spec{}))
 			if alone == 0 || took < alone {
 				alone = took
 			}

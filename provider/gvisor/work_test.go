@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 )
 
 // xattrProgram sets (FILE NAME VALUE) or prints (FILE NAME) an extended
@@ -83,7 +84,7 @@ func TestStopKeepsFiles(t *testing.T) {
 	for name, ref := range images {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			spec := atoll.Spec{Image: ref, Mounts: []atoll.Mount{programMount(t)}}
+			spec := atoll.Spec{Image: ref, Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}}
 			script := makeWork
 			if ref != "" {
 				script = "mkdir -p /etc /opt; touch /etc/profile\n" + script
@@ -91,26 +92,26 @@ func TestStopKeepsFiles(t *testing.T) {
 			if !l.Info().Caps.Users {
 				script = strings.ReplaceAll(script, "chown", ": chown")
 			}
-			sb := l.create(spec)
-			l.sh(sb, script)
+			sb := l.NewSandbox(spec)
+			l.Sh(sb, script)
 			xattr := func(args ...string) string {
-				out, err := atoll.Output(l.ctx(), sb, programCommand("xattr", args...))
-				l.must("xattr", err)
+				out, err := atoll.Output(l.Context(), sb, supervisedtest.ProgramCommand("xattr", args...))
+				l.Must("xattr", err)
 				return strings.TrimSpace(string(out))
 			}
 			xattr("/root/dir/file", "user.colour", "blue")
-			want := l.sh(sb, seeWork)
+			want := l.Sh(sb, seeWork)
 			for range 2 { // the second time from the files that the first has saved
-				l.must("stop", sb.Stop(l.ctx(), -1))
-				l.must("start", sb.Start(l.ctx()))
-				if got := l.sh(sb, seeWork); got != want {
+				l.Must("stop", sb.Stop(l.Context(), -1))
+				l.Must("start", sb.Start(l.Context()))
+				if got := l.Sh(sb, seeWork); got != want {
 					t.Errorf("after stop and start:\n%s", diffLines(want, got))
 				}
 				if got := xattr("/root/dir/file", "user.colour"); got != "blue" {
 					t.Errorf("extended attribute: %q", got)
 				}
 			}
-			l.sh(sb, "echo x >> /root/dir/hard; grep -q x /opt/app/elsewhere") // one file still
+			l.Sh(sb, "echo x >> /root/dir/hard; grep -q x /opt/app/elsewhere") // one file still
 		})
 	}
 }
@@ -143,20 +144,20 @@ func TestStopKeepsMuchWork(t *testing.T) {
 	if l.Info().Caps.MemoryLimit {
 		spec.Resources.Memory = 128 << 20
 	}
-	sb := l.create(spec)
-	sum := l.sh(sb, fmt.Sprintf("head -c %d /dev/urandom > /root/big; truncate -s 100G /root/hole; i=0; while [ $i -lt 2000 ]; do echo $i > /root/f$i; i=$((i+1)); done; md5sum /root/big", size<<20))
+	sb := l.NewSandbox(spec)
+	sum := l.Sh(sb, fmt.Sprintf("head -c %d /dev/urandom > /root/big; truncate -s 100G /root/hole; i=0; while [ $i -lt 2000 ]; do echo $i > /root/f$i; i=$((i+1)); done; md5sum /root/big", size<<20))
 	begun := time.Now()
-	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.Must("stop", sb.Stop(l.Context(), 0))
 	stopped := time.Now()
-	l.must("start", sb.Start(l.ctx()))
+	l.Must("start", sb.Start(l.Context()))
 	t.Logf("%d MiB and 2000 files: stop %v, start %v", size, stopped.Sub(begun).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
-	if got := l.sh(sb, "md5sum /root/big"); got != sum {
+	if got := l.Sh(sb, "md5sum /root/big"); got != sum {
 		t.Errorf("%s, want %s", got, sum)
 	}
-	if got := l.sh(sb, "stat -c %s /root/hole"); got != "107374182400" {
+	if got := l.Sh(sb, "stat -c %s /root/hole"); got != "107374182400" {
 		t.Errorf("the file without data has %s bytes", got)
 	}
-	if got := l.sh(sb, "cat /root/f[0-9]* | wc -l"); got != "2000" {
+	if got := l.Sh(sb, "cat /root/f[0-9]* | wc -l"); got != "2000" {
 		t.Errorf("%s small files", got)
 	}
 }
@@ -169,56 +170,56 @@ func TestSnapshotForks(t *testing.T) {
 	for name, ref := range images {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			sb := l.create(atoll.Spec{Image: ref})
-			l.sh(sb, "echo common > /root/file; echo tmp > /tmp/file; echo work > /work/file")
+			sb := l.NewSandbox(atoll.Spec{Image: ref})
+			l.Sh(sb, "echo common > /root/file; echo tmp > /tmp/file; echo work > /work/file")
 			// A snapshot of a sandbox that was stopped before works like one of a fresh sandbox.
-			l.must("stop", sb.Stop(l.ctx(), 0))
-			l.must("start", sb.Start(l.ctx()))
-			l.sh(sb, `setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /root/beat; sleep 0.02; done' < /dev/null > /dev/null 2>&1 &`)
-			p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}})
-			l.must("exec", err)
-			snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-			l.must("snapshot", err)
-			t.Cleanup(func() { l.must("remove snapshot", atoll.RemoveSnapshot(context.Background(), l, snap.ID)) })
+			l.Must("stop", sb.Stop(l.Context(), 0))
+			l.Must("start", sb.Start(l.Context()))
+			l.Sh(sb, `setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /root/beat; sleep 0.02; done' < /dev/null > /dev/null 2>&1 &`)
+			p, err := sb.Exec(l.Context(), &atoll.Command{Args: []string{"sleep", "1000"}})
+			l.Must("exec", err)
+			snap, err := atoll.TakeSnapshot(l.Context(), sb)
+			l.Must("snapshot", err)
+			t.Cleanup(func() { l.Must("remove snapshot", atoll.RemoveSnapshot(context.Background(), l, snap.ID)) })
 			if snap.Size < 1<<16 || snap.Version != gvisor.Version() || snap.Sandbox != sb.ID() {
 				t.Errorf("snapshot %+v", snap)
 			}
 			all := []atoll.Sandbox{sb}
 			for range 3 {
-				all = append(all, l.create(atoll.Spec{Snapshot: snap.ID}))
+				all = append(all, l.NewSandbox(atoll.Spec{Snapshot: snap.ID}))
 			}
 			for i, sb := range all {
-				if got := l.sh(sb, "cat /root/file /tmp/file; echo "+fmt.Sprint(i)+" > /root/file"); got != "common\ntmp" {
+				if got := l.Sh(sb, "cat /root/file /tmp/file; echo "+fmt.Sprint(i)+" > /root/file"); got != "common\ntmp" {
 					t.Errorf("sandbox %d: %q", i, got)
 				}
-				_, err := sb.Process(l.ctx(), p.ID())
-				count := l.sh(sb, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '[s]leep 1000' || true")
+				_, err := sb.Process(l.Context(), p.ID())
+				count := l.Sh(sb, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '[s]leep 1000' || true")
 				if i == 0 && (err != nil || count == "0") {
 					t.Errorf("the first: %s of its programs run (%v)", count, err)
 				}
 				if i > 0 && (atoll.KindOf(err) != atoll.ErrNotExist || count != "0") {
 					t.Errorf("sandbox %d: %s programs of the first run (%v)", i, count, err)
 				}
-				if data, err := atoll.ReadFile(l.ctx(), sb, "/work/file"); err != nil || string(data) != "work\n" {
+				if data, err := atoll.ReadFile(l.Context(), sb, "/work/file"); err != nil || string(data) != "work\n" {
 					t.Errorf("sandbox %d: the file of the data volume is %q, %v", i, data, err)
 				}
 			}
 			for i, sb := range all {
-				if got := l.sh(sb, "cat /root/file"); got != fmt.Sprint(i) {
+				if got := l.Sh(sb, "cat /root/file"); got != fmt.Sprint(i) {
 					t.Errorf("sandbox %d: %q", i, got)
 				}
 			}
-			before := l.sh(sb, "cat /root/beat")
-			l.poll(func() error {
-				if l.sh(sb, "cat /root/beat") == before {
+			before := l.Sh(sb, "cat /root/beat")
+			l.Poll(func() error {
+				if l.Sh(sb, "cat /root/beat") == before {
 					return errors.New("the first one's daemon stands still")
 				}
 				return nil
 			})
 			// A restored sandbox is like any other.
-			l.must("stop", all[1].Stop(l.ctx(), 0))
-			l.must("start", all[1].Start(l.ctx()))
-			if got := l.sh(all[1], "cat /root/file"); got != "1" {
+			l.Must("stop", all[1].Stop(l.Context(), 0))
+			l.Must("start", all[1].Start(l.Context()))
+			if got := l.Sh(all[1], "cat /root/file"); got != "1" {
 				t.Errorf("restored, stopped and started: %q", got)
 			}
 		})
@@ -229,10 +230,10 @@ func TestSnapshotForks(t *testing.T) {
 func TestSnapshotThatDoesNotFit(t *testing.T) {
 	l := newLab(t)
 	volume := []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data"}}
-	t.Cleanup(func() { l.must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
-	sb := l.create(atoll.Spec{Mounts: volume})
-	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
-	l.must("snapshot", err)
+	t.Cleanup(func() { l.Must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "data")) })
+	sb := l.NewSandbox(atoll.Spec{Mounts: volume})
+	snap, err := atoll.TakeSnapshot(l.Context(), sb)
+	l.Must("snapshot", err)
 	for name, spec := range map[string]atoll.Spec{
 		"without its mounts":    {},
 		"with another mount":    {Mounts: []atoll.Mount{volume[0], {Type: atoll.MountTmpfs, Target: "/more"}}},
@@ -240,25 +241,25 @@ func TestSnapshotThatDoesNotFit(t *testing.T) {
 		"read-only mount":       {Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data", ReadOnly: true}}},
 	} {
 		spec.Snapshot = snap.ID
-		_, err := l.Create(l.ctx(), &spec)
-		wantKind(t, name, err, atoll.ErrInvalid, "snapshot")
+		_, err := l.Create(l.Context(), &spec)
+		supervisedtest.WantKind(t, name, err, atoll.ErrInvalid, "snapshot")
 	}
-	l.remove(l.create(atoll.Spec{Snapshot: snap.ID, Mounts: volume}))
+	l.RemoveSandbox(l.NewSandbox(atoll.Spec{Snapshot: snap.ID, Mounts: volume}))
 
 	path := filepath.Join(l.opts.Dir, "snapshots", snap.ID, "snapshot.json")
 	data, err := os.ReadFile(path)
-	l.must("read", err)
+	l.Must("read", err)
 	var r map[string]map[string]any
-	l.must("read", json.Unmarshal(data, &r))
+	l.Must("read", json.Unmarshal(data, &r))
 	r["snapshot"]["version"] = "v0.0.0-of-another-day"
 	data, err = json.Marshal(r)
-	l.must("marshal", err)
-	l.must("forge", os.WriteFile(path, data, 0o600))
-	_, err = l.Create(l.ctx(), &atoll.Spec{Snapshot: snap.ID, Mounts: volume})
-	wantKind(t, "of another version", err, atoll.ErrUnsupported, "v0.0.0-of-another-day", snap.Version)
-	_, err = l.Create(l.ctx(), &atoll.Spec{Snapshot: atoll.NewID()})
-	wantKind(t, "unknown", err, atoll.ErrNotExist)
-	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	l.Must("marshal", err)
+	l.Must("forge", os.WriteFile(path, data, 0o600))
+	_, err = l.Create(l.Context(), &atoll.Spec{Snapshot: snap.ID, Mounts: volume})
+	supervisedtest.WantKind(t, "of another version", err, atoll.ErrUnsupported, "v0.0.0-of-another-day", snap.Version)
+	_, err = l.Create(l.Context(), &atoll.Spec{Snapshot: atoll.NewID()})
+	supervisedtest.WantKind(t, "unknown", err, atoll.ErrNotExist)
+	l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l, snap.ID))
 }
 
 // All users inside can read what all users on the machine can, whatever the umask of the
@@ -267,11 +268,11 @@ func TestHostFilesAreReadable(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	l := newLab(t, func(o *gvisor.Options) { o.Spare = false })
 	old := unix.Umask(0o077)
-	sb, err := l.Create(l.ctx(), &atoll.Spec{User: "1000:1000"})
+	sb, err := l.Create(l.Context(), &atoll.Spec{User: "1000:1000"})
 	unix.Umask(old)
-	l.must("create", err)
-	t.Cleanup(func() { l.remove(sb) })
-	if got := l.sh(sb, `for f in /etc /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/ld.so.cache /etc/profile /etc/ssl /etc/ssl/certs /usr /tmp; do test ! -e $f || test -r $f || echo $f; done`); got != "" {
+	l.Must("create", err)
+	t.Cleanup(func() { l.RemoveSandbox(sb) })
+	if got := l.Sh(sb, `for f in /etc /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/ld.so.cache /etc/profile /etc/ssl /etc/ssl/certs /usr /tmp; do test ! -e $f || test -r $f || echo $f; done`); got != "" {
 		t.Errorf("unreadable files:\n%s", got)
 	}
 }

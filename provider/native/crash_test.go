@@ -3,12 +3,14 @@
 package native_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,68 @@ func TestKilledBeforeEachStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A provider that is killed before any of its own steps of a creation leaves nothing that the next one does not sweep.
+func TestProviderKilledBeforeEachStep(t *testing.T) {
+	testenv.Need(t, testenv.Cgroups)
+	l := newLab(t, ownCgroup("provider"), func(o *native.Options) { o.Spare = false })
+	l.Must("close", l.Close())
+	var steps []string
+	for n := 1; ; n++ {
+		id := atoll.NewID()
+		maker := supervisedtest.HostProgram(t, "halt", append(l.providerArgs(), id, strconv.Itoa(n))...)
+		out, err := maker.StdoutPipe()
+		l.Must("pipe", err)
+		l.Must("start", maker.Start())
+		said, err := bufio.NewReader(out).ReadString('\n')
+		l.Must("read", err)
+		supervisedtest.KillAndWait(maker)
+		next := openLab(t, l.opts)
+		sb, err := next.Create(next.Context(), demandingSpec(id))
+		if said == "made\n" {
+			supervisedtest.WantKind(t, "create again", err, atoll.ErrAlreadyExists)
+			sb, err = next.Get(next.Context(), id)
+		}
+		l.Must("after a kill before step "+said, err)
+		next.RemoveSandbox(sb)
+		next.awaitNothing()
+		l.Must("close", next.Close())
+		if said == "made\n" {
+			break
+		}
+		steps = append(steps, strings.TrimSpace(said))
+	}
+	t.Logf("%d steps: %s", len(steps), strings.Join(steps, ", "))
+}
+
+// haltProgram makes a sandbox with the id args[0]. Before its step number args[1] it prints the name of the step and waits to be
+// killed.
+func haltProgram(args []string) error {
+	n, err := strconv.Atoi(args[5])
+	if err != nil {
+		return err
+	}
+	p, args, err := openProgram(args, func(o *native.Options) {
+		*o = o.WithStep(func(name string) error {
+			if strings.HasPrefix(name, "supervisor: ") { // asked ahead
+				return nil
+			}
+			if n--; n == 0 {
+				fmt.Println(name)
+				select {}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := p.Create(context.Background(), demandingSpec(args[0])); err != nil {
+		return err
+	}
+	fmt.Println("made")
+	select {}
 }
 
 // awaitHalt waits until the supervisor of a sandbox that is being made has halted, and returns its PID.
@@ -201,8 +265,10 @@ func TestKilledWhile(t *testing.T) {
 					}
 					return nil
 				})
-				l.Must("start", sb.Start(l.Context()))
+				next := openLab(t, l.opts) // sweeps
 				l.AwaitGone(pids)
+				l.Must("close", next.Close())
+				l.Must("start", sb.Start(l.Context()))
 				if got := l.Sh(sb, "rm -f /work/asked; echo works"); got != "works" {
 					t.Errorf("after start: %q", got)
 				}
@@ -285,7 +351,11 @@ func isKilled(err error) bool {
 func TestSupervisorKilledAnytime(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t, ownCgroup("anytime"), func(o *native.Options) { o.Spare = false })
-	kills, ends := 60, map[string]int{}
+	begin := time.Now()
+	sb := l.NewSandbox(*demandingSpec(atoll.NewID()))
+	limit := time.Since(begin)
+	l.RemoveSandbox(sb)
+	kills, ends := 40, map[string]int{}
 	if testing.Short() {
 		kills = 10
 	}
@@ -300,7 +370,7 @@ func TestSupervisorKilledAnytime(t *testing.T) {
 			supervisor = holder.PID
 			return err
 		})
-		time.Sleep(time.Duration(random.IntN(40000)) * time.Microsecond)
+		time.Sleep(time.Duration(random.Int64N(int64(limit))))
 		_ = unix.Kill(supervisor, unix.SIGKILL) // it may have ended
 		if <-created == nil {
 			l.removeFailed(spec.ID)
@@ -337,7 +407,7 @@ func TestCreateAfterAKill(t *testing.T) {
 // whenever.
 func TestCreateCutShort(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
-	l := newLab(t, ownCgroup("cut"))
+	l := newLab(t, ownCgroup("cut"), func(o *native.Options) { o.Spare = false })
 	l.Must("close", l.Close())
 	cuts := 30
 	if testing.Short() {

@@ -58,10 +58,15 @@ func ownCgroup(name string) func(*native.Options) {
 // startProvider starts one of the programs, as another provider of the same sandboxes.
 func (l *lab) startProvider(name string, args ...string) *exec.Cmd {
 	l.T.Helper()
-	cmd := supervisedtest.HostProgram(l.T, name, append([]string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}, args...)...)
+	cmd := supervisedtest.HostProgram(l.T, name, append(l.providerArgs(), args...)...)
 	cmd.Stderr = &supervisedtest.Screen{}
 	l.Must("start", cmd.Start())
 	return cmd
+}
+
+// providerArgs returns the arguments from which openProgram makes the options of the lab's provider.
+func (l *lab) providerArgs() []string {
+	return []string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}
 }
 
 // openProgram opens the provider of lab.startProvider, and returns the rest of args.

@@ -53,8 +53,13 @@ func TestLives(t *testing.T) {
 	}
 	var before tally
 	for i := range lives {
-		if lead(); i == 2 { // connections and a spare supervisor are there by then
-			before = l.takeTally()
+		if lead(); i == 2 { // connections are there by then
+			l.Poll(func() error {
+				if before = l.takeTally(); before.children != 1 {
+					return fmt.Errorf("%d children, want a spare supervisor", before.children)
+				}
+				return nil
+			})
 		}
 	}
 	l.Poll(func() error {
@@ -120,7 +125,7 @@ func TestTwoProcessesAtOnce(t *testing.T) {
 	ids := []string{atoll.NewID(), atoll.NewID()}
 	one, other := l.startProvider("churn", append([]string{rounds}, ids...)...), l.startProvider("churn", append([]string{rounds}, ids...)...)
 	for i := range 8 {
-		l.Must("churn", churnSandbox(l.Provider, ids[i%2]))
+		l.Must("churn", supervisedtest.ChurnSandbox(l.Provider, ids[i%2]))
 	}
 	if err := one.Wait(); err != nil {
 		t.Errorf("the one: %v\n%s", err, one.Stderr)
@@ -128,7 +133,7 @@ func TestTwoProcessesAtOnce(t *testing.T) {
 	if err := other.Wait(); err != nil {
 		t.Errorf("the other: %v\n%s", err, other.Stderr)
 	}
-	l.removeAll()
+	l.RemoveAll()
 }
 
 // A process that dies at any moment of a sandbox's life leaves it in a state from which the
@@ -147,55 +152,12 @@ func TestProviderKilledAnywhere(t *testing.T) {
 		supervisedtest.KillAndWait(other)
 		next := openLab(t, l.opts)
 		for _, id := range ids {
-			states[next.awaitSettled(id)]++
+			states[next.AwaitSettled(id)]++
 		}
 		l.Must("close", next.Close())
 	}
 	t.Logf("states after %d kills: %v", kills, states)
-	l.removeAll()
+	l.RemoveAll()
 	l.Must("close", l.Close())
 	l.awaitNothing()
-}
-
-// removeAll removes all sandboxes.
-func (l *lab) removeAll() {
-	l.T.Helper()
-	list, err := l.List(l.Context(), atoll.Filter{})
-	l.Must("list", err)
-	for _, st := range list {
-		sb, err := l.Get(l.Context(), st.ID)
-		l.Must("get", err)
-		l.RemoveSandbox(sb)
-	}
-}
-
-// awaitSettled waits until the sandbox is in a lasting state that is its actual one, and
-// returns it.
-func (l *lab) awaitSettled(id string) (state atoll.State) {
-	l.T.Helper()
-	l.Poll(func() error {
-		sb, err := l.Get(l.Context(), id)
-		if atoll.KindOf(err) == atoll.ErrNotFound {
-			state = atoll.StateRemoved
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		st, err := sb.Status(l.Context())
-		if err != nil {
-			return err
-		}
-		switch state = st.State; state {
-		case atoll.StateRunning:
-			return atoll.Run(l.Context(), sb, &atoll.Command{Args: []string{"true"}})
-		case atoll.StateStopped, atoll.StateFailed:
-			if err := sb.Start(l.Context()); err != nil {
-				return err
-			}
-			return atoll.Run(l.Context(), sb, &atoll.Command{Args: []string{"true"}})
-		}
-		return fmt.Errorf("state %s", state)
-	})
-	return state
 }

@@ -5,7 +5,6 @@ package native_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/seed46cd37a8/atoll"
@@ -18,6 +17,7 @@ var programs = map[string]func(args []string) error{
 	"churn":   churnProgram,
 	"create":  createProgram,
 	"make":    makeProgram,
+	"halt":    haltProgram,
 	"remove":  removeProgram,
 	"spy":     spyProgram,
 	"calls":   callsProgram,
@@ -98,47 +98,8 @@ func churnProgram(args []string) error {
 		return err
 	}
 	for i := range rounds {
-		if err := churnSandbox(p, args[1+i%len(args[1:])]); err != nil {
+		if err := supervisedtest.ChurnSandbox(p, args[1+i%len(args[1:])]); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// churnSandbox leads one sandbox through its life, while others may do the same: an error
-// that is due to them is none.
-func churnSandbox(p atoll.Provider, id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*supervisedtest.WaitLimit)
-	defer cancel()
-	expected := func(err error) bool {
-		switch atoll.KindOf(err) {
-		case "", atoll.ErrNotFound, atoll.ErrAlreadyExists, atoll.ErrStopped, atoll.ErrConflict:
-			return true
-		}
-		return false
-	}
-	sb, err := p.Create(ctx, &atoll.Spec{ID: id, Name: "n" + id[:8]})
-	if !expected(err) {
-		return fmt.Errorf("create: %w", err)
-	}
-	if err != nil {
-		if sb, err = p.Get(ctx, id); err != nil {
-			return nil
-		}
-	}
-	write := &atoll.Command{Args: []string{"sh", "-c", "echo work > file; echo root > /root/file"}}
-	for _, step := range []struct {
-		what string
-		do   func() error
-	}{
-		{"exec", func() error { return atoll.Run(ctx, sb, write) }},
-		{"stop", func() error { return sb.Stop(ctx, 0) }},
-		{"start", func() error { return sb.Start(ctx) }},
-		{"remove", func() error { return sb.Remove(ctx, atoll.RemoveVolumes()) }},
-	} {
-		err := step.do()
-		if _, killed := errors.AsType[*atoll.ExitError](err); !expected(err) && !killed { // by another's stop
-			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
 	return nil

@@ -4,17 +4,12 @@ package native_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
-	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +22,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/native"
-	"github.com/seed46cd37a8/atoll/provider/native/internal/seccomp"
 )
 
 // The image "host" shows the machine's programs and nothing of its people.
@@ -73,84 +67,6 @@ func TestHostIsOutOfSight(t *testing.T) {
 	}
 }
 
-// A mountPoint is a line of mountinfo.
-type mountPoint struct {
-	root, target, kind string
-	options            []string
-}
-
-// listMountPoints returns the mounts that the inside sees.
-func (l *lab) listMountPoints(sb atoll.Sandbox) (list []mountPoint) {
-	l.T.Helper()
-	for line := range strings.Lines(l.Sh(sb, "cat /proc/self/mountinfo")) {
-		before, after, _ := strings.Cut(line, " - ")
-		f := strings.Fields(before)
-		list = append(list, mountPoint{f[3], f[4], strings.Fields(after)[0], strings.Split(f[5], ",")})
-	}
-	return list
-}
-
-// Nothing of the host is mounted but what the allow-list names, and that is read-only.
-func TestMounts(t *testing.T) {
-	l := newLab(t)
-	dir := t.TempDir()
-	spec := atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, {Type: atoll.MountTmpfs, Target: "/memory"}}}
-	if caps := l.Info().Caps; caps.MemoryLimit && caps.CPULimit {
-		spec.Resources = atoll.Resources{Memory: 256 << 20, CPUs: 1}
-	}
-	sb := l.NewSandbox(spec)
-	covered := []string{"/proc/meminfo", "/proc/cpuinfo", "/proc/stat"}
-	for _, m := range l.listMountPoints(sb) {
-		want, device := "nosuid", m.root == "/"+path.Base(m.target)
-		switch top := strings.Split(m.target, "/")[1]; {
-		case m.target == "/", m.target == "/"+top && slices.Contains([]string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}, top):
-			if m.kind != "overlay" {
-				t.Errorf("%s is of type %s", m.target, m.kind)
-			}
-			want = "nosuid nodev"
-		case top == "etc", top == "usr":
-			want = "ro nosuid nodev"
-		case slices.Contains([]string{"/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"}, m.target) && device:
-			want = ""
-		case m.target == "/dev", m.target == "/dev/pts":
-			want = "nosuid noexec"
-		case m.target == "/dev/mqueue", m.target == "/dev/shm", m.target == "/memory":
-			want = "nosuid nodev"
-		case m.target == "/work", m.target == "/shared":
-			want = "nosuid nodev"
-		case m.target == "/sys":
-			want = "ro nosuid nodev noexec"
-		case m.target == "/proc": // a proc, on the directory with the files that cover some of it
-			want = "nosuid nodev"
-		case slices.Contains(covered, m.target):
-			want = "ro nosuid nodev"
-		case top == "proc" && m.root == "/null":
-			want = ""
-		case top == "proc":
-			want = "ro nosuid nodev noexec"
-		default:
-			t.Errorf("unexpected mount %+v", m)
-		}
-		for option := range strings.FieldsSeq(want) {
-			if !slices.Contains(m.options, option) {
-				t.Errorf("%s lacks %s: %v", m.target, option, m.options)
-			}
-		}
-	}
-	for _, script := range []string{"echo x > /sys/x", "echo 0 > /sys/devices/system/cpu/online", "chmod 777 /sys", "echo 0 > /proc/sys/vm/swappiness", "echo x > /proc/meminfo", "chmod 0 /dev/null", "chown 1 /dev/zero", "rm /dev/null", "umount /proc", "mkdir /proc/x"} {
-		l.FailSh(sb, script)
-	}
-	for _, name := range []string{"acpi", "interrupts", "kallsyms", "kcore", "keys", "key-users", "kmsg", "slabinfo", "sysvipc", "timer_list", "vmallocinfo", "config.gz"} {
-		if got := l.Sh(sb, "cat /proc/"+name+" 2>/dev/null | head -c 100; ls -A /proc/"+name+"/ 2>/dev/null || true"); got != "" {
-			t.Errorf("/proc/%s has %q", name, got)
-		}
-	}
-	want := "/sys/devices/system/cpu/online /sys/devices/system/cpu/possible /sys/devices/system/cpu/present /sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
-	if got := l.Sh(sb, "find /sys -type f | sort | tr '\\n' ' '"); strings.TrimSpace(got) != want {
-		t.Errorf("files in /sys: %s", got)
-	}
-}
-
 // Root inside has the rights of a sandbox, other users have none, and no program gives them more.
 func TestRights(t *testing.T) {
 	l := newLab(t)
@@ -178,93 +94,6 @@ func TestRights(t *testing.T) {
 			t.Errorf("a set-user-ID program in %s runs as %s", dir, got)
 		}
 	}
-}
-
-// A callReport has the errors of system calls.
-type callReport struct {
-	Filtered map[uint32]syscall.Errno // by number: ENOSYS, unless the sandbox's filter has another error
-	Absent   map[uint32]syscall.Errno // of calls that are made, and that do not exist inside
-}
-
-// The filter of a sandbox answers each system call as the package of its tables promises.
-func TestSystemCalls(t *testing.T) {
-	l := newLab(t)
-	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{supervisedtest.ProgramMount(t)}})
-	groups, names := seccomp.Groups(), seccomp.Names()
-	args, newest := []string{}, uint32(0)
-	for n := range names {
-		newest = max(newest, n)
-	}
-	newest += 20
-	for n := range newest {
-		if name := names[n]; name == "" || name == "clone3" {
-			args = append(args, fmt.Sprint(n))
-		}
-	}
-	var report callReport
-	l.Must("report", json.Unmarshal([]byte(l.Run(sb, supervisedtest.ProgramCommand("calls", append([]string{fmt.Sprint(newest)}, args...)...))), &report))
-	count := map[syscall.Errno]int{}
-	for n := range newest {
-		name := names[n]
-		i := slices.IndexFunc(groups, func(g seccomp.Group) bool { return slices.Contains(g.Calls, name) })
-		want := syscall.ENOSYS // of the program's own filter: the sandbox's allows it
-		switch {
-		case name == "", name == "clone3":
-			if report.Absent[n] != syscall.ENOSYS {
-				t.Errorf("call %d %s exists: %v", n, name, report.Absent[n])
-			}
-		case name == "uprobe", name == "uretprobe": // the kernel asks no filter, and raises a signal
-			continue
-		case name == "socket", name == "socketpair": // of a family that is not in the list
-			want = syscall.EAFNOSUPPORT
-		case groups[i].Access != seccomp.Allowed, name == "clone": // with flags for namespaces
-			want = syscall.EPERM
-		}
-		if got := report.Filtered[n]; got != want {
-			t.Errorf("call %d %s: %v, want %v", n, name, got, want)
-		}
-		count[want]++
-	}
-	t.Logf("%d calls: %v", newest, count)
-}
-
-// callsProgram makes all system calls below args[0] under a filter of its own that lets none through, and those in the rest of args
-// in earnest, with senseless arguments. The kernel prefers the answer of the sandbox's filter.
-func callsProgram(args []string) error {
-	runtime.LockOSThread()
-	var numbers []uint32
-	for _, a := range args {
-		n, err := strconv.ParseUint(a, 10, 32)
-		if err != nil {
-			return err
-		}
-		numbers = append(numbers, uint32(n))
-	}
-	const minusOne, mark = math.MaxUint, 0x41544f4c
-	call := func(n uint32, last uintptr) syscall.Errno {
-		_, _, errno := unix.RawSyscall6(uintptr(n), minusOne, minusOne, minusOne, minusOne, minusOne, last)
-		return errno
-	}
-	report := callReport{map[uint32]syscall.Errno{}, map[uint32]syscall.Errno{}}
-	for _, n := range numbers[1:] {
-		report.Absent[n] = call(n, minusOne)
-	}
-	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 16 + 5*8}, // the last argument
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: mark, Jt: 0, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_TRACE}, // without a tracer the call is ENOSYS
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program))); errno != 0 {
-		return errno
-	}
-	for n := range numbers[0] {
-		if n != unix.SYS_UPROBE && n != unix.SYS_URETPROBE {
-			report.Filtered[n] = call(n, mark)
-		}
-	}
-	return json.NewEncoder(os.Stdout).Encode(report)
 }
 
 // As root, each sandbox has users of its own on the host, and files in volumes belong to the users of the same number there.
@@ -474,33 +303,7 @@ func TestRootInsideIsPowerless(t *testing.T) {
 	}
 }
 
-// A read-only mount is read-only for programs inside and for Files.
-func TestReadOnlyMount(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("as it was"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	l := newLab(t)
-	sb := l.NewSandbox(atoll.Spec{Mounts: []atoll.Mount{
-		{Type: atoll.MountBind, Source: dir, Target: "/shared", ReadOnly: true},
-		{Type: atoll.MountBind, Source: filepath.Join(dir, "file"), Target: "/single", ReadOnly: true},
-	}})
-	for _, script := range []string{
-		"echo x > /shared/file", "echo x >> /single", "rm /shared/file", "touch /shared/new", "mv /shared/file /shared/moved",
-		"chmod 0 /shared/file", "mount -o remount,rw /shared", "ln /shared/file /shared/link",
-	} {
-		l.FailSh(sb, script)
-	}
-	for _, name := range []string{"/shared/file", "/shared/new"} {
-		supervisedtest.WantKind(t, "write "+name, atoll.WriteFile(l.Context(), sb, name, []byte("x"), 0), atoll.ErrDenied)
-	}
-	if got := l.Sh(sb, "cat /shared/file /single"); got != "as it wasas it was" {
-		t.Errorf("inside: %q", got)
-	}
-	if got := strings.Join(supervisedtest.ListDir(t, dir), " "); got != "file" {
-		t.Errorf("on the host: %s", got)
-	}
-}
+func TestReadOnlyMount(t *testing.T) { newLab(t).CheckReadOnlyMount() }
 
 // Options.HostPaths are shown, read-only, in addition to the system's own paths.
 func TestHostPaths(t *testing.T) {

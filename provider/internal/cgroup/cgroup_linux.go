@@ -242,7 +242,7 @@ const removeTimeout = 5 * time.Second
 // Remove removes the group. All its processes must have ended or been killed, even if they are frozen. It returns
 // nil if there is no such group.
 func (g Group) Remove() error {
-	_ = (&Inside{g: g, dirs: g.insideDirs()}).Thaw() // on v1, processes that were killed while they are frozen do not end
+	_ = g.Thaw()
 	var errs []error
 	for _, dir := range slices.Concat(g.insideDirs(), g.groupDirs()) {
 		errs = append(errs, removeDir(dir))

@@ -30,6 +30,7 @@ func (Group) Dir() (*os.File, error)                            { return nil, ni
 func (Group) Join(int) error                                    { return nil }
 func (Group) Leave() error                                      { return nil }
 func (Group) Remove() error                                     { return nil }
+func (Group) Thaw() error                                       { return nil }
 func (Group) OOMKilled() bool                                   { return false }
 func (Group) Usage() (memory int64, cpu time.Duration, ok bool) { return 0, 0, false }
 

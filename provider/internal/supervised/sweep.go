@@ -68,7 +68,7 @@ func dueTime(rec *statedir.Record) time.Time {
 func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	rec, err := p.dir.Read(id)
 	if err == nil && !isAbandoned(rec) && pathExists(p.dir.Sandbox(id)) {
-		return false, nil // the usual case: no lock taken
+		return false, p.endFrozen(rec) // the usual case: no lock taken
 	}
 	removing := err == nil && rec.Removing != nil
 	lock, err := p.dir.TryLock(id)
@@ -108,6 +108,15 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 		opts = *rec.Removing
 	}
 	return false, p.deleteSandbox(rec, opts)
+}
+
+// endFrozen ends the processes of a sandbox that was paused when its supervisor was killed, and they with it: some are frozen until
+// then.
+func (p *Provider) endFrozen(rec *statedir.Record) error {
+	if rec.Status.State != atoll.StatePaused || p.dir.Alive(rec.Status.ID) {
+		return nil
+	}
+	return p.sandboxCgroup(rec).Thaw()
 }
 
 // clearTimeout bounds the wait for the rest of a sandbox to be removed: a supervisor may

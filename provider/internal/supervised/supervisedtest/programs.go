@@ -16,13 +16,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// programEnv makes a test's binary run one of its programs instead: inside a sandbox,
+// ProgramEnv makes a test's binary run one of its programs instead: inside a sandbox,
 // where it is mounted, or on the host, as a process to be killed.
-const programEnv = "ATOLL_TEST_PROGRAM"
+const ProgramEnv = "ATOLL_TEST_PROGRAM"
 
 // RunProgram runs the program that the environment asks for, if any, and then exits.
 func RunProgram(programs map[string]func(args []string) error) {
-	name := os.Getenv(programEnv)
+	name := os.Getenv(ProgramEnv)
 	if name == "" {
 		return
 	}
@@ -48,7 +48,7 @@ func ProgramMount(t testing.TB) atoll.Mount {
 
 // ProgramCommand returns the command that runs one of the programs inside.
 func ProgramCommand(name string, args ...string) *atoll.Command {
-	return &atoll.Command{Args: append([]string{programPath}, args...), Env: []string{programEnv + "=" + name}}
+	return &atoll.Command{Args: append([]string{programPath}, args...), Env: []string{ProgramEnv + "=" + name}}
 }
 
 // HostProgram returns the command that runs one of the programs on the host.
@@ -59,7 +59,7 @@ func HostProgram(t testing.TB, name string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe, args...)
-	cmd.Env = append(os.Environ(), programEnv+"="+name)
+	cmd.Env = append(os.Environ(), ProgramEnv+"="+name)
 	cmd.Stderr = os.Stderr
 	return cmd
 }

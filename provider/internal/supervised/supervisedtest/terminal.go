@@ -79,7 +79,7 @@ func (l *Lab) openBash(sb atoll.Sandbox) *terminal {
 	return t
 }
 
-// A terminal has its size from the start, and programs notice a new one.
+// CheckTerminalSize checks that a terminal has its size from the start, and that programs notice a new one.
 func (l *Lab) CheckTerminalSize() {
 	l.T.Helper()
 	sb := l.NewSandbox(atoll.Spec{})
@@ -100,7 +100,7 @@ func (l *Lab) CheckTerminalSize() {
 	}
 }
 
-// The keys that make signals reach the foreground, and nothing else.
+// CheckTerminalKeys checks that the keys that make signals reach the foreground, and nothing else.
 func (l *Lab) CheckTerminalKeys() {
 	l.T.Helper()
 	sb := l.NewSandbox(atoll.Spec{})
@@ -155,7 +155,7 @@ func (l *Lab) CheckTerminalKeys() {
 	}
 }
 
-// A shell has job control.
+// CheckTerminalJobs checks that a shell has job control.
 func (l *Lab) CheckTerminalJobs() {
 	l.T.Helper()
 	sb := l.NewSandbox(atoll.Spec{})
@@ -192,8 +192,8 @@ func (l *Lab) CheckTerminalJobs() {
 	}
 }
 
-// /dev/tty is the terminal, whatever the standard streams are. It has a name, as those have that
-// are made inside.
+// CheckTerminalDevice checks that /dev/tty is the terminal, whatever the standard streams are, and that it has a name, as those
+// have that are made inside.
 func (l *Lab) CheckTerminalDevice() {
 	l.T.Helper()
 	testenv.Need(l.T, testenv.Program("script", "bsdutils"))
@@ -213,7 +213,7 @@ func (l *Lab) CheckTerminalDevice() {
 	}
 }
 
-// A program that reads keys raw, as editors do, gets them all, and none makes a signal.
+// CheckTerminalRaw checks that a program that reads keys raw, as editors do, gets them all, and that none makes a signal.
 func (l *Lab) CheckTerminalRaw() {
 	l.T.Helper()
 	sb := l.NewSandbox(atoll.Spec{})

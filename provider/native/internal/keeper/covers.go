@@ -161,7 +161,6 @@ func (e *engine) refreshCovers() {
 		return
 	}
 	go func() {
-		defer e.refreshing.Store(false)
 		for {
 			select {
 			case <-e.exited:
@@ -169,10 +168,15 @@ func (e *engine) refreshCovers() {
 			case <-time.After(coverTime):
 			}
 			if e.table.Running() == 0 {
-				return
+				e.refreshing.Store(false)
+				// A process that has been added since relies on this goroutine.
+				if e.table.Running() == 0 || !e.refreshing.CompareAndSwap(false, true) {
+					return
+				}
 			}
 			if err := e.writeCovers(); err != nil {
 				e.sandbox.Log.Warn("files of /proc", "err", err)
+				e.refreshing.Store(false)
 				return
 			}
 		}

@@ -70,7 +70,7 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	if id == atoll.MainProcess && e.job.Spec.AutoRemove { // its reader connects after it was started
 		hold = atoll.AutoRemoveDelay
 	}
-	return table.StartHeld(ctx, id, cmd, hold, func(stdio process.Stdio) (process.Handle, error) {
+	p, err := table.StartHeld(ctx, id, cmd, hold, func(stdio process.Stdio) (process.Handle, error) {
 		started := time.Now()
 		p, err := e.init.Start(ctx, inside, [3]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, nil)
 		if err != nil && ctx.Err() != nil {
@@ -79,9 +79,12 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 		if err != nil {
 			return nil, e.execError(inside, err)
 		}
-		e.refreshCovers()
 		return &child{engine: e, id: id, process: p, started: started}, nil
 	})
+	if err == nil {
+		e.refreshCovers() // the table has the process by now
+	}
+	return p, err
 }
 
 // newCommand translates cmd, with the sandbox's own defaults, for the first process.
