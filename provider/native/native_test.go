@@ -13,7 +13,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
-	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisedtest"
 	"github.com/seed46cd37a8/atoll/provider/native"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
@@ -25,7 +24,7 @@ func TestConformance(t *testing.T) {
 	if testenv.RunAll() {
 		count = 100
 	}
-	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), pullableImage(t)...)...)
+	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), images(t)...)...)
 }
 
 // sharedGroups are the groups of promises that can share a sandbox.
@@ -43,7 +42,6 @@ func suiteOptions() []providertest.Option {
 		providertest.Reopen(reopen),
 		providertest.OtherProcess(makeElsewhere),
 		providertest.CrashSandbox(crashSandbox),
-		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
 }
 

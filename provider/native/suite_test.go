@@ -14,12 +14,17 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// pullableImage is an image for the suite: it contains one file, and no program.
-func pullableImage(t *testing.T) []providertest.Option {
+// images returns the options for the images of the suite.
+func images(t *testing.T) []providertest.Option {
 	t.Helper()
 	reg := testimage.Serve(t)
 	ref := reg.Push("tiny:1", testimage.Tiny(t, "text"))
-	return []providertest.Option{providertest.PullableImage(ref), providertest.ImageSource("/file", "text", reg.Unplug), providertest.MovingImage(reg.PushTiny("moving:1"))}
+	return []providertest.Option{
+		providertest.PullableImage(ref),
+		providertest.ImageSource("/file", "text", reg.Unplug),
+		providertest.MovingImage(reg.PushTiny("moving:1")),
+		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
+	}
 }
 
 // makeElsewhere makes sandboxes in another process.

@@ -195,7 +195,7 @@ func (e *engine) Terminate(grace time.Duration) error {
 	}
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		n, err := e.countProcesses()
-		if err != nil || n == 0 {
+		if err != nil || n == 0 && e.init.Running() == 0 { // their exits are known, too
 			return nil
 		}
 	}

@@ -214,6 +214,13 @@ func (in *Init) endAll() {
 	in.children = nil
 }
 
+// Running returns the number of processes whose ends have not been received.
+func (in *Init) Running() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.children)
+}
+
 // newList returns an empty list.
 func newList() *syslist.List {
 	return &syslist.List{Place: syslist.Place{Words: wordsBase, Steps: stepsBase, Bytes: bytesBase, End: workBase + workSize}}
