@@ -97,9 +97,14 @@ func (b *bench) measureBare(ctx context.Context) (median, last time.Duration, er
 	if err != nil {
 		return 0, 0, err
 	}
+	return timeTogether(ctx, p.create[0], 7, b.fleet)
+}
+
+// timeTogether returns the median time of runs of a method, one after the other, and the time until the last of n at once has ended.
+func timeTogether(ctx context.Context, m method, runs, n int) (median, last time.Duration, err error) {
 	var times sample
-	for range 7 {
-		took, err := p.create[0].do(ctx)
+	for range runs {
+		took, err := m.do(ctx)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -108,9 +113,9 @@ func (b *bench) measureBare(ctx context.Context) (median, last time.Duration, er
 	slices.Sort(times)
 	all, ctx := errgroup.WithContext(ctx)
 	start := time.Now()
-	for range b.fleet {
+	for range n {
 		all.Go(func() error {
-			_, err := p.create[0].do(ctx)
+			_, err := m.do(ctx)
 			return err
 		})
 	}

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/seed46cd37a8/atoll"
 )
 
@@ -142,7 +140,7 @@ func (b *bench) measureNativeFleet(ctx context.Context, bwrap []method) (err err
 		return errors.Join(errs...)
 	}
 	if len(bwrap) > 0 {
-		one, all, err := timeTogether(ctx, bwrap[0], b.fleet)
+		one, all, err := timeTogether(ctx, bwrap[0], 15, b.fleet)
 		if err != nil {
 			return err
 		}
@@ -168,26 +166,3 @@ const (
 	nativeLastGoal = 45      // runs of bwrap, until the last of a hundred is ready
 	nativeIdleGoal = 3 << 20 // bytes of an idle sandbox
 )
-
-// timeTogether returns the median time of a method alone, and the time until the last of n at once has ended.
-func timeTogether(ctx context.Context, m method, n int) (median, last time.Duration, err error) {
-	var times sample
-	for range 15 {
-		took, err := m.do(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		times = append(times, took)
-	}
-	slices.Sort(times)
-	all, ctx := errgroup.WithContext(ctx)
-	start := time.Now()
-	for range n {
-		all.Go(func() error {
-			_, err := m.do(ctx)
-			return err
-		})
-	}
-	err = all.Wait()
-	return times.medianTime(), time.Since(start), err
-}

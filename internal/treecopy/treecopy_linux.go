@@ -19,7 +19,13 @@ import (
 //
 // It omits sockets and devices, and files that vanish meanwhile; of a file that changes meanwhile, it copies the old or the
 // new content, or parts of both. When ctx ends, Copy returns its error; what it has copied remains.
-func Copy(ctx context.Context, from, to string) error {
+func Copy(ctx context.Context, from, to string) error { return copyTree(ctx, from, to, false) }
+
+// CopyLayer is Copy for the directory with the changes of an overlay. The copy also has what the kernel has put there: marks of
+// removed files, and attributes.
+func CopyLayer(ctx context.Context, from, to string) error { return copyTree(ctx, from, to, true) }
+
+func copyTree(ctx context.Context, from, to string, layer bool) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return err
@@ -39,11 +45,11 @@ func Copy(ctx context.Context, from, to string) error {
 	if err := unix.Fstat(int(source.Fd()), &st); err != nil {
 		return pathError("stat", from, err)
 	}
-	c := &copier{ctx: ctx, root: root, first: map[inode]string{}, clone: true}
+	c := &copier{ctx: ctx, root: root, first: map[inode]string{}, clone: true, layer: layer}
 	if err := c.copyDirectory(source, target, "."); err != nil {
 		return err
 	}
-	if err := copyXattrs(source, target, &st); err != nil {
+	if err := c.copyXattrs(source, target, &st); err != nil {
 		return err
 	}
 	return copyAttributes(unix.AT_FDCWD, to, to, &st)
@@ -66,6 +72,7 @@ type copier struct {
 	root  *os.Root         // of the copy
 	first map[inode]string // the copy of a file that has several names
 	clone bool             // no file could not be cloned
+	layer bool             // of an overlay
 }
 
 func pathError(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
@@ -114,7 +121,10 @@ func (c *copier) copyEntry(from, to *os.File, name, within string) (err error) {
 	case unix.S_IFIFO:
 		err = unix.Mknodat(int(to.Fd()), name, unix.S_IFIFO|0o600, 0)
 	default:
-		return nil
+		if !c.layer || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0 {
+			return nil
+		}
+		err = unix.Mknodat(int(to.Fd()), name, unix.S_IFCHR, 0) // the mark of a removed file
 	}
 	if err != nil {
 		return pathError("copy", within, err)
@@ -151,7 +161,7 @@ func (c *copier) copySubdirectory(from, to *os.File, name, within string, st *un
 	if err := c.copyDirectory(source, target, within); err != nil {
 		return err
 	}
-	return copyXattrs(source, target, st)
+	return c.copyXattrs(source, target, st)
 }
 
 func copyLink(from, to *os.File, name string) error {
@@ -189,7 +199,7 @@ func (c *copier) copyFile(from, to *os.File, name, within string) error {
 			return err
 		}
 	}
-	return copyXattrs(source, target, &st)
+	return c.copyXattrs(source, target, &st)
 }
 
 // chunkSize is the number of bytes that are copied before the context is asked again.
@@ -265,8 +275,9 @@ func copyAttributes(dir int, name, within string, st *unix.Stat_t) error {
 	return nil
 }
 
-// copyXattrs copies the extended attributes that programs set. It sets the owner before, whose change clears capabilities.
-func copyXattrs(from, to *os.File, st *unix.Stat_t) error {
+// copyXattrs copies the extended attributes that programs set, and those of a layer. It sets the owner before, whose change clears
+// capabilities.
+func (c *copier) copyXattrs(from, to *os.File, st *unix.Stat_t) error {
 	if err := changeOwner(int(to.Fd()), "", unix.AT_EMPTY_PATH, from.Name(), st); err != nil {
 		return err
 	}
@@ -279,7 +290,8 @@ func copyXattrs(from, to *os.File, st *unix.Stat_t) error {
 		return pathError("listxattr", from.Name(), err)
 	}
 	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
-		if !strings.HasPrefix(name, "user.") && name != "security.capability" && !strings.HasPrefix(name, "system.posix_acl_") {
+		overlay := c.layer && strings.HasPrefix(name, "trusted.overlay.")
+		if !strings.HasPrefix(name, "user.") && name != "security.capability" && !strings.HasPrefix(name, "system.posix_acl_") && !overlay {
 			continue
 		}
 		value := make([]byte, 64<<10)

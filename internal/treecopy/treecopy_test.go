@@ -66,6 +66,39 @@ head -c 300000 /dev/urandom > random; touch -d '2001-02-03 04:05:06.789' a/file 
 	}
 }
 
+// A copy of a layer also has the marks that the kernel has put there.
+func TestCopyLayer(t *testing.T) {
+	from := t.TempDir()
+	if err := unix.Mknod(filepath.Join(from, "removed"), unix.S_IFCHR, 0); err != nil {
+		t.Skip(err)
+	}
+	if err := os.Link(filepath.Join(from, "removed"), filepath.Join(from, "too")); err != nil {
+		t.Fatal(err)
+	}
+	attribute := "user.overlay.opaque"
+	if os.Geteuid() == 0 {
+		attribute = "trusted.overlay.opaque"
+	}
+	if err := unix.Setxattr(from, attribute, []byte("y"), 0); err != nil {
+		t.Skip(err)
+	}
+	for layer, copy := range map[bool]func(context.Context, string, string) error{false: Copy, true: CopyLayer} {
+		to := t.TempDir()
+		if err := copy(context.Background(), from, to); err != nil {
+			t.Fatal(err)
+		}
+		var st syscall.Stat_t
+		err := syscall.Lstat(filepath.Join(to, "too"), &st)
+		if layer && (err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0 || st.Nlink != 2) || !layer && err == nil {
+			t.Errorf("as a layer %t: the mark is %+v, %v", layer, st, err)
+		}
+		n, err := unix.Getxattr(to, attribute, make([]byte, 8))
+		if layer && (n != 1 || err != nil) || !layer && n > 0 && strings.HasPrefix(attribute, "trusted.") {
+			t.Errorf("as a layer %t: %s has %d bytes, %v", layer, attribute, n, err)
+		}
+	}
+}
+
 func TestCopyEnds(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(from, "f"), []byte("x"), 0o600); err != nil {

@@ -33,7 +33,7 @@ func detectCaps() atoll.Caps {
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Usage: true,
 		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: groups.CanFreeze(),
+		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: groups.CanFreeze(), Snapshot: groups.CanFreeze(),
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }
@@ -59,7 +59,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		"network_named": "use mode on or egress",
 		"publish":       "dial instead, which needs no network (atoll port-forward)",
 		"cache":         "use a named volume",
-		"snapshot":      "use gvisor",
+		"snapshot":      needsCgroups,
 		"disk_limit":    "use gvisor",
 	})
 	if err != nil {
@@ -114,9 +114,12 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	return probe
 }
 
-// Restores implements supervised.Backend.
-func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
-	return atoll.Errorf("create", "", atoll.ErrUnsupported, "native sandboxes have no snapshots: use gvisor")
+// Restores implements supervised.Backend: a snapshot has the changes of the root file system, unless that was read-only.
+func (b *backend) Restores(snap *atoll.Snapshot, spec *atoll.Spec) error {
+	if snap.Spec.ReadOnlyRoot != spec.ReadOnlyRoot {
+		return atoll.Errorf("create", spec.ID, atoll.ErrInvalid, "snapshot %s was taken with another read_only_root; use the same", snap.ID)
+	}
+	return nil
 }
 
 // errDynamic is the error of ownEngine in a program that is not linked statically.

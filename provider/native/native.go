@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
 	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
@@ -63,6 +65,15 @@ type Options struct {
 // A Provider makes sandboxes.
 type Provider struct{ *imagestore.Provider }
 
+// kernelVersion returns the version of the machine's kernel, which runs the sandboxes.
+func kernelVersion() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
 // New opens the state directory. It does not check whether sandboxes work here: Probe does, and Create reports it.
 func New(opts Options) (*Provider, error) {
 	for _, path := range opts.HostPaths {
@@ -73,7 +84,7 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Caps: detectCaps()}
+	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps()}
 	images := imagestore.NewBackend(imagestore.Options{
 		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
 	})

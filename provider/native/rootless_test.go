@@ -14,7 +14,7 @@ import (
 )
 
 // asUser is the list of tests that an ordinary user runs as well.
-const asUser = "^(TestAsUser|TestConformanceAsUser|TestHostIsOutOfSight|TestMounts|TestRights|TestSystemCalls|TestFirstProcess|TestRootInsideIsPowerless|TestSpy|TestStoppedBeforeExecution|TestReadOnlyMount|TestRestOfAnOverlay|TestKilledFromOutside|TestTwoProcessesAtOnce|TestUptime|TestTerminalKeys|TestProbe|TestHelperThatCannotServe)$"
+const asUser = "^(TestAsUser|TestConformanceAsUser|TestHostIsOutOfSight|TestMounts|TestRights|TestSystemCalls|TestFirstProcess|TestRootInsideIsPowerless|TestSpy|TestStoppedBeforeExecution|TestReadOnlyMount|TestRestOfAnOverlay|TestKilledFromOutside|TestTwoProcessesAtOnce|TestUptime|TestTerminalKeys|TestProbe|TestSnapshotOfChanges|TestHelperThatCannotServe)$"
 
 // TestRootless runs the most important of these tests as an ordinary user.
 func TestRootless(t *testing.T) {

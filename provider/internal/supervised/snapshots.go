@@ -65,6 +65,9 @@ func (p *Provider) takeSnapshot(ctx context.Context, rec *statedir.Record, opts 
 
 func treeSize(dir string) (size atoll.Bytes, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) { // a directory that its owner inside has closed
+			return nil
+		}
 		if err != nil || e.IsDir() {
 			return err
 		}

@@ -5,17 +5,12 @@ package sentry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/treecopy"
-	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
 // Dial implements supervisor.Engine through the guest: gVisor's own port forwarding drops
@@ -81,30 +76,7 @@ func (e *engine) writeState(ctx context.Context, dir string, opts atoll.Snapshot
 	if opts.NoWork {
 		return e.sentry.writeCheckpoint(dir, func() error { return nil })
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-e.sentry.exited:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return e.sentry.writeCheckpoint(dir, func() error {
-		work := filepath.Join(dir, statedir.SnapshotWork)
-		if err := os.Mkdir(work, 0o700); err != nil {
-			return err
-		}
-		if err := treecopy.Copy(ctx, e.dataVolume(), work); err != nil {
-			return fmt.Errorf("copy /work, which no_work would leave out: %w", err)
-		}
-		return nil
-	})
-}
-
-// dataVolume returns the directory of the sandbox's data volume.
-func (e *engine) dataVolume() string {
-	return statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
+	return e.sentry.writeCheckpoint(dir, func() error { return e.sandbox.CopyVolume(ctx, dir) })
 }
 
 // writeCheckpoint writes the memory of the sandbox to dir. All stands still inside from before the call of meanwhile.

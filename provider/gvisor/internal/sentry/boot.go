@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -109,34 +107,7 @@ func (e *engine) chownDataVolume() error {
 	if err != nil {
 		return atoll.E("start", e.sandbox.ID(), atoll.ErrInvalid, err)
 	}
-	if cred.UID == 0 {
-		return nil
-	}
-	volume := e.dataVolume()
-	info, err := os.Stat(volume)
-	if err != nil {
-		return err
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
-		return nil
-	}
-	if !e.job.Record.Fresh {
-		return os.Chown(volume, int(cred.UID), int(cred.GID))
-	}
-	root, err := os.OpenRoot(volume) // processes from a snapshot may change the files meanwhile
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			err = root.Lchown(path, int(cred.UID), int(cred.GID))
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
-	})
+	return e.sandbox.ChownVolume(int(cred.UID), int(cred.GID))
 }
 
 // firstTimeout limits runFirst.

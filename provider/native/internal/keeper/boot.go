@@ -7,21 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"iter"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/landlock"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/pid1"
@@ -30,14 +25,14 @@ import (
 )
 
 // startSteps are the steps of a start, those of plan.EngineSteps.
-var startSteps = [len(plan.EngineSteps)]func(e *engine, undo *supervisor.Undo) error{
+var startSteps = [len(plan.EngineSteps)]func(e *engine, ctx context.Context, undo *supervisor.Undo) error{
 	(*engine).makeIDs,
 	(*engine).makeNetwork,
 	(*engine).makeRoot,
 	(*engine).mountAll,
 	(*engine).startInit,
-	func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() },
-	func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() },
+	func(e *engine, _ context.Context, _ *supervisor.Undo) error { return e.chownDataVolume() },
+	func(e *engine, _ context.Context, _ *supervisor.Undo) error { return e.makeWorkdir() },
 }
 
 // Steps implements supervisor.Engine.
@@ -45,19 +40,17 @@ func (e *engine) Steps() []supervisor.Step {
 	all := make([]supervisor.Step, len(startSteps))
 	for i, do := range startSteps {
 		name := plan.EngineSteps[i]
-		all[i] = supervisor.Step{Name: name, Do: func(_ context.Context, undo *supervisor.Undo) error {
+		all[i] = supervisor.Step{Name: name, Do: func(ctx context.Context, undo *supervisor.Undo) error {
 			if e.plan.Halt == name { // for a test, which continues or kills this process
 				_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 			}
-			return do(e, undo)
+			return do(e, ctx, undo)
 		}}
 	}
 	return all
 }
 
-func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
-
-func (e *engine) makeIDs(undo *supervisor.Undo) (err error) {
+func (e *engine) makeIDs(_ context.Context, undo *supervisor.Undo) (err error) {
 	if e.inside, err = e.sandbox.Group.MakeInside(e.job.Spec.Resources.Processes); err != nil {
 		return err
 	}
@@ -82,7 +75,7 @@ func prepareParts() {
 	ahead.network, _ = newNetworkNamespace()
 }
 
-func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
+func (e *engine) makeNetwork(_ context.Context, undo *supervisor.Undo) (err error) {
 	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.NoteRefusal, e.sandbox.Log); err == nil {
 		undo.Add(func() { _ = e.network.closeNetwork() })
 	}
@@ -90,12 +83,14 @@ func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
 }
 
 // makeRoot needs no undoing: all its mounts are in this process's own namespace.
-func (e *engine) makeRoot(undo *supervisor.Undo) error {
+func (e *engine) makeRoot(ctx context.Context, undo *supervisor.Undo) error {
 	e.root = &root{dir: filepath.Join(e.job.Dir, rootName), ids: e.ids}
 	undo.Add(e.root.closeRoot)
 	changes := filepath.Join(e.job.Dir, changesName)
 	if e.job.Spec.ReadOnlyRoot {
 		changes = ""
+	} else if err := e.restoreChanges(ctx, changes); err != nil {
+		return err
 	}
 	if err := e.root.layOut(e.job.Record.Image, changes, e.plan.HostPaths); err != nil {
 		return err
@@ -125,7 +120,7 @@ func hostName(spec *atoll.Spec) string {
 }
 
 // mountAll mounts what is not the root file system: devices, the system's own files, volumes.
-func (e *engine) mountAll(*supervisor.Undo) error {
+func (e *engine) mountAll(context.Context, *supervisor.Undo) error {
 	for _, dir := range []string{"/proc", "/tmp", "/dev", "/sys"} {
 		fd, err := e.root.openTarget(dir, false)
 		if err != nil {
@@ -201,7 +196,7 @@ func (e *engine) cpuCount() int {
 }
 
 // startInit starts the first process.
-func (e *engine) startInit(undo *supervisor.Undo) error {
+func (e *engine) startInit(_ context.Context, undo *supervisor.Undo) error {
 	b, err := e.newBox()
 	if err != nil {
 		return err
@@ -332,32 +327,5 @@ func (e *engine) chownDataVolume() error {
 	if err != nil {
 		return atoll.E("start", e.sandbox.ID(), atoll.ErrInvalid, err)
 	}
-	if cred.UID == 0 || !e.job.Caps.Volumes {
-		return nil
-	}
-	volume := statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
-	info, err := os.Stat(volume)
-	if errors.Is(err, fs.ErrNotExist) { // a mount of the user takes its place
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
-		return nil
-	}
-	if !e.job.Record.Fresh {
-		return os.Chown(volume, int(cred.UID), int(cred.GID))
-	}
-	top, err := os.OpenRoot(volume)
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	return fs.WalkDir(top.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			err = top.Lchown(path, int(cred.UID), int(cred.GID))
-		}
-		return err
-	})
+	return e.sandbox.ChownVolume(int(cred.UID), int(cred.GID))
 }

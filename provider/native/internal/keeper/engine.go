@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +67,7 @@ type engine struct {
 	covers     covers
 	refreshing atomic.Bool // refreshCovers runs
 
+	freezing sync.Mutex // held while processes inside are being frozen, thawed or copied
 	frozen   atomic.Bool
 	oomKills atomic.Int64 // those that have been reported as the reason of an exit
 }
@@ -175,11 +177,6 @@ func (e *engine) Usage(context.Context) (atoll.Usage, error) {
 	return u, nil
 }
 
-// Snapshot implements supervisor.Engine.
-func (e *engine) Snapshot(context.Context, string, atoll.SnapshotOptions) error {
-	return atoll.Errorf("snapshot", e.sandbox.ID(), atoll.ErrUnsupported, "native sandboxes have no snapshots: use gvisor")
-}
-
 // Terminate implements supervisor.Engine.
 func (e *engine) Terminate(grace time.Duration) error {
 	if e.Frozen() { // programs have to run to end
@@ -202,14 +199,12 @@ func (e *engine) Terminate(grace time.Duration) error {
 	return nil
 }
 
-// Keep implements supervisor.Engine: the changes of the root file system are on disk already. It ends all processes, so that
-// nothing changes them any more, and writes what the system still has in memory.
+// Keep implements supervisor.Engine: the changes of the root file system are in files of the host already, and the kernel still has
+// some of them in memory.
 func (e *engine) Keep() error {
 	if e.job.Spec.ReadOnlyRoot {
 		return nil
 	}
-	e.Kill()
-	<-e.exited
 	return e.root.syncChanges()
 }
 

@@ -52,7 +52,7 @@ func (b bind) mountAt(source string, target int) error {
 	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 	if errors.Is(err, unix.EINVAL) && attr.Attr_set&unix.MOUNT_ATTR_IDMAP != 0 {
 		return atoll.Errorf("start", "", atoll.ErrUnsupported,
-			"mount %s: its file system, or Linux before 5.12, cannot map owners of files to those of a sandbox: use a directory on ext4, xfs or btrfs", source)
+			"mount %s: its file system, or Linux before 5.19, cannot map owners of files to those of a sandbox: use a directory on ext4, xfs or btrfs", source)
 	}
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", source, err)

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -43,7 +44,7 @@ func tryCreate() (err error) {
 	e.files = newFiles(e)
 	var undo supervisor.Undo
 	for _, step := range startSteps {
-		if err := step(e, &undo); err != nil {
+		if err := step(e, context.Background(), &undo); err != nil {
 			return err
 		}
 	}

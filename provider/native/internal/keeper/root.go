@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -201,7 +202,7 @@ func (r *root) openTarget(target string, file bool) (fd int, err error) {
 
 // writeFiles writes files of /etc.
 func (r *root) writeFiles(etc map[string]string) error {
-	for _, name := range slices.Sorted(mapKeys(etc)) {
+	for _, name := range slices.Sorted(maps.Keys(etc)) {
 		fd, err := r.openTarget("/etc/"+name, true)
 		if err != nil {
 			return err

@@ -89,6 +89,11 @@ func (b *box) startProcess(line *pid1.Line) (pid int, err error) {
 		return err
 	})
 	runtime.KeepAlive(b)
+	if err != nil && pid > 0 { // this thread could not return to its own group
+		_ = unix.Kill(pid, unix.SIGKILL)
+		waitProcess(pid)
+		return 0, err
+	}
 	return pid, err
 }
 

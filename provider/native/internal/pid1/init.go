@@ -221,6 +221,12 @@ func (in *Init) Running() int {
 	return len(in.children)
 }
 
+// Hold waits until the program rests, and lets it start nothing and send no signal until release is called: calls wait.
+func (in *Init) Hold() (release func()) {
+	in.list.Lock()
+	return in.list.Unlock
+}
+
 // newList returns an empty list.
 func newList() *syslist.List {
 	return &syslist.List{Place: syslist.Place{Words: wordsBase, Steps: stepsBase, Bytes: bytesBase, End: workBase + workSize}}

@@ -21,8 +21,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// start starts a first process as a child of the test, which is not the first of a PID namespace.
-func start(t *testing.T) (*Init, *exec.Cmd) {
+// startInit starts a first process as a child of the test, which is not the first of a PID namespace.
+func startInit(t *testing.T) (*Init, *exec.Cmd) {
 	t.Helper()
 	data, err := Program(runtime.GOARCH)
 	if err != nil {
@@ -52,8 +52,8 @@ func start(t *testing.T) (*Init, *exec.Cmd) {
 	return in, cmd
 }
 
-// run runs a command to its end, and returns its output.
-func run(in *Init, cmd *Command) (string, unix.WaitStatus, error) {
+// runCommand runs a command to its end, and returns its output.
+func runCommand(in *Init, cmd *Command) (string, unix.WaitStatus, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", 0, err
@@ -77,7 +77,7 @@ func run(in *Init, cmd *Command) (string, unix.WaitStatus, error) {
 	return strings.TrimSpace(string(out)), status, err
 }
 
-func script(text string) *Command {
+func shellCommand(text string) *Command {
 	return &Command{
 		Programs: []string{"/none/sh", "/bin/sh"}, Args: []string{"sh", "-c", text}, Env: []string{"PATH=/usr/bin:/bin", "A=b"}, Dir: "/tmp",
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
@@ -86,8 +86,8 @@ func script(text string) *Command {
 
 // A command gets its arguments, environment, directory and streams, and nothing else is open in it.
 func TestStart(t *testing.T) {
-	in, _ := start(t)
-	out, status, err := run(in, script("echo $A; pwd; ls -l /proc/self/fd | grep -cE 'socket|memfd|signalfd'; cat /proc/$$/status | grep -c 'SigBlk:.*0000000000000000'; exit 3"))
+	in, _ := startInit(t)
+	out, status, err := runCommand(in, shellCommand("echo $A; pwd; ls -l /proc/self/fd | grep -cE 'socket|memfd|signalfd'; cat /proc/$$/status | grep -c 'SigBlk:.*0000000000000000'; exit 3"))
 	if want := "b\n/tmp\n0\n1"; err != nil || out != want || status.ExitStatus() != 3 {
 		t.Errorf("%q, %d, %v; want %q, 3", out, status.ExitStatus(), err, want)
 	}
@@ -95,7 +95,7 @@ func TestStart(t *testing.T) {
 
 // An error names the call, and the first process goes on.
 func TestErrors(t *testing.T) {
-	in, _ := start(t)
+	in, _ := startInit(t)
 	for name, c := range map[string]struct {
 		change func(*Command)
 		want   error
@@ -106,12 +106,12 @@ func TestErrors(t *testing.T) {
 		"arguments too big": {func(c *Command) { c.Env = []string{"A=" + strings.Repeat("x", 1<<20)} }, unix.E2BIG},
 		"list too big":      {func(c *Command) { c.Env = []string{"A=" + strings.Repeat("x", workSize)} }, unix.E2BIG},
 	} {
-		cmd := script("true")
+		cmd := shellCommand("true")
 		c.change(cmd)
-		if _, _, err := run(in, cmd); !errors.Is(err, c.want) {
+		if _, _, err := runCommand(in, cmd); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if out, _, err := run(in, script("echo yes")); err != nil || out != "yes" {
+		if out, _, err := runCommand(in, shellCommand("echo yes")); err != nil || out != "yes" {
 			t.Fatalf("after %s: %q, %v", name, out, err)
 		}
 	}
@@ -119,11 +119,11 @@ func TestErrors(t *testing.T) {
 
 // Many commands at once each get their own exit.
 func TestManyAtOnce(t *testing.T) {
-	in, _ := start(t)
+	in, _ := startInit(t)
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {
-			out, status, err := run(in, script(fmt.Sprintf("echo %d; exit %d", i, i)))
+			out, status, err := runCommand(in, shellCommand(fmt.Sprintf("echo %d; exit %d", i, i)))
 			if err != nil || out != fmt.Sprint(i) || status.ExitStatus() != i {
 				t.Errorf("%d: %q, %d, %v", i, out, status.ExitStatus(), err)
 			}
@@ -134,13 +134,13 @@ func TestManyAtOnce(t *testing.T) {
 
 // A signal ends a process, and a process that has ended cannot get one.
 func TestSignal(t *testing.T) {
-	in, _ := start(t)
+	in, _ := startInit(t)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	p, err := in.Start(t.Context(), script("sleep 100"), [3]*os.File{null, null, null}, nil)
+	p, err := in.Start(t.Context(), shellCommand("sleep 100"), [3]*os.File{null, null, null}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,13 +157,13 @@ func TestSignal(t *testing.T) {
 
 // When the first process ends, so do calls and waits; and it ends with its client.
 func TestLost(t *testing.T) {
-	in, cmd := start(t)
+	in, cmd := startInit(t)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	p, err := in.Start(t.Context(), script("sleep 0.2"), [3]*os.File{null, null, null}, nil)
+	p, err := in.Start(t.Context(), shellCommand("sleep 0.2"), [3]*os.File{null, null, null}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,10 +173,10 @@ func TestLost(t *testing.T) {
 	if _, err := p.Wait(); !errors.Is(err, ErrLost) {
 		t.Errorf("wait: %v", err)
 	}
-	if _, _, err := run(in, script("true")); !errors.Is(err, ErrLost) {
+	if _, _, err := runCommand(in, shellCommand("true")); !errors.Is(err, ErrLost) {
 		t.Errorf("start: %v", err)
 	}
-	other, cmd := start(t)
+	other, cmd := startInit(t)
 	other.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -189,7 +189,7 @@ func TestLost(t *testing.T) {
 
 // The client reports that something has stopped the first process, and a caller that gives up leaves no process behind.
 func TestStopped(t *testing.T) {
-	in, cmd := start(t)
+	in, cmd := startInit(t)
 	late := make(chan int, 10)
 	in.late = func(n int) { late <- n }
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
@@ -203,20 +203,20 @@ func TestStopped(t *testing.T) {
 	defer null.Close()
 	go func() { <-late; cancel() }()
 	mark := filepath.Join(t.TempDir(), "mark")
-	if _, err := in.Start(ctx, script("sleep 1; touch "+mark), [3]*os.File{null, null, null}, nil); !errors.Is(err, context.Canceled) {
+	if _, err := in.Start(ctx, shellCommand("sleep 1; touch "+mark), [3]*os.File{null, null, null}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("start: %v", err)
 	}
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, err := run(in, script("sleep 1.2; ls "+mark)); err != nil || strings.HasPrefix(out, mark) {
+	if out, _, err := runCommand(in, shellCommand("sleep 1.2; ls "+mark)); err != nil || strings.HasPrefix(out, mark) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
 
 // No exit is missed, however many processes end at the same moment.
 func TestExitsAtOnce(t *testing.T) {
-	in, _ := start(t)
+	in, _ := startInit(t)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestExitsAtOnce(t *testing.T) {
 	for range 200 {
 		var list []*Process
 		for range 4 {
-			p, err := in.Start(t.Context(), script(":"), [3]*os.File{null, null, null}, nil)
+			p, err := in.Start(t.Context(), shellCommand(":"), [3]*os.File{null, null, null}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

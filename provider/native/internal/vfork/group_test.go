@@ -32,10 +32,10 @@ func TestRunInGroup(t *testing.T) {
 		}
 		s := newScript(t)
 		s.Clone("clone", 0) // the second process is in the group, too
-		r := execute(t, s, "/bin/cat", "/proc/self/cgroup")
+		r := addCommand(t, s, "/bin/cat", "/proc/self/cgroup")
 		var got string
 		err = inside.Clone(func(dir *os.File) error {
-			got, _ = output(t, s, r, dir)
+			got, _ = runScript(t, s, r, dir)
 			return nil
 		})
 		if err != nil || !strings.HasSuffix(got, "::/atoll-test-vfork/inside") {

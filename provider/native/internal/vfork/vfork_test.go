@@ -27,8 +27,8 @@ func newScript(t testing.TB) *Script {
 	return s
 }
 
-// execute adds the calls that execute a command with its output to a pipe, and returns the end to read.
-func execute(t testing.TB, s *Script, args ...string) *os.File {
+// addCommand adds the calls that execute a command with its output to a pipe, and returns the end to read.
+func addCommand(t testing.TB, s *Script, args ...string) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -40,8 +40,8 @@ func execute(t testing.TB, s *Script, args ...string) *os.File {
 	return r
 }
 
-// output runs the script in a group, if there is one, and returns the output and the PID of its program after its end.
-func output(t testing.TB, s *Script, r, group *os.File) (string, int) {
+// runScript runs the script in a group, if there is one, and returns the output and the PID of its program after its end.
+func runScript(t testing.TB, s *Script, r, group *os.File) (string, int) {
 	t.Helper()
 	pid, err := s.Run(group)
 	if err != nil {
@@ -62,8 +62,8 @@ func output(t testing.TB, s *Script, r, group *os.File) (string, int) {
 // A child executes a program with arguments and an environment.
 func TestRun(t *testing.T) {
 	s := newScript(t)
-	r := execute(t, s, "/bin/sh", "-c", "echo $A $0 $$", "x")
-	if got, pid := output(t, s, r, nil); got != "b x "+strconv.Itoa(pid) {
+	r := addCommand(t, s, "/bin/sh", "-c", "echo $A $0 $$", "x")
+	if got, pid := runScript(t, s, r, nil); got != "b x "+strconv.Itoa(pid) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -77,8 +77,8 @@ func TestClone(t *testing.T) {
 	s.Clone("clone", unix.CLONE_NEWPID|unix.CLONE_NEWUTS)
 	name := []byte("inside")
 	s.Do("host name", unix.SYS_SETHOSTNAME, s.AddBytes(name), uint64(len(name)))
-	r := execute(t, s, "/bin/sh", "-c", "echo $$ $(uname -n)")
-	if got, _ := output(t, s, r, nil); got != "1 inside" {
+	r := addCommand(t, s, "/bin/sh", "-c", "echo $$ $(uname -n)")
+	if got, _ := runScript(t, s, r, nil); got != "1 inside" {
 		t.Errorf("got %q", got)
 	}
 	mustHaveNoChild(t)
@@ -100,7 +100,7 @@ func TestErrors(t *testing.T) {
 		}
 		s.Try(unix.SYS_CHDIR, s.AddText("/none"))
 		s.Do("directory", unix.SYS_CHDIR, s.AddText("/none"))
-		execute(t, s, "/bin/true")
+		addCommand(t, s, "/bin/true")
 		_, err := s.Run(nil)
 		var e *syslist.Error
 		if !errors.As(err, &e) || e.What != "directory" || e.Err != unix.ENOENT {
@@ -109,7 +109,7 @@ func TestErrors(t *testing.T) {
 		mustHaveNoChild(t)
 	}
 	s := newScript(t)
-	execute(t, s, "/none")
+	addCommand(t, s, "/none")
 	if _, err := s.Run(nil); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("a missing program: %v", err)
 	}
@@ -139,7 +139,7 @@ func TestBusyParent(t *testing.T) {
 	defer func() { close(stop); <-done }()
 	for range 50 {
 		s := newScript(t)
-		execute(t, s, "/bin/true")
+		addCommand(t, s, "/bin/true")
 		pid, err := s.Run(nil)
 		if err != nil {
 			t.Fatal(err)
