@@ -102,9 +102,9 @@ func Sync(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := syncFile(filepath.Join(dir, e.Name())); err != nil {
+		if err := SyncFile(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
-	return syncFile(dir)
+	return SyncFile(dir)
 }

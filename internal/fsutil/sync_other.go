@@ -7,7 +7,8 @@ import (
 	"os"
 )
 
-func syncFile(path string) error {
+// SyncFile waits until a file, or a directory, is on disk.
+func SyncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// syncFile flushes a file, which Windows allows only with write access. It does nothing for
+// SyncFile flushes a file, which Windows allows only with write access. It does nothing for
 // directories.
-func syncFile(path string) error {
+func SyncFile(path string) error {
 	if info, err := os.Stat(path); err != nil || info.IsDir() {
 		return err
 	}

@@ -85,6 +85,7 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 			return atoll.E("create", st.ID, diskKind(err), err)
 		}
 	}
+	c.rec.Fresh = st.Caps.Volumes && !dir.Volumes().Has(st.Spec.Project, statedir.DataVolume(st.ID))
 	return c.writeRecord()
 }
 
@@ -132,12 +133,6 @@ func (c *creation) prepareMounts(ctx context.Context) error {
 	var names []string
 	if st.Caps.Volumes {
 		names = append(names, data)
-		c.rec.Fresh = !volumes.Has(st.Spec.Project, data)
-	}
-	if c.rec.Fresh {
-		if err := c.writeRecord(); err != nil { // before the volume is made, or a crash would leave it behind
-			return err
-		}
 	}
 	for _, m := range st.Spec.Mounts {
 		switch m.Type {
@@ -249,6 +244,11 @@ func (c *creation) startSandbox(ctx context.Context) error {
 		return err
 	}
 	c.p.events.publishChanges(st.ID)
+	c.p.work.Go(func() {
+		if err := c.p.dir.Sync(st.ID); err != nil {
+			c.p.log.Warn("create: the record is not on disk yet", "sandbox", st.ID, "err", err)
+		}
+	})
 	return nil
 }
 

@@ -49,6 +49,16 @@ func (t tables) Write(ctx context.Context, f func(context.Context, sqlstore.Tx) 
 	return t.server.timeoutError(ctx, within, err)
 }
 
+// Note implements sqlstore.Database.
+func (t tables) Note(ctx context.Context, f func(context.Context, sqlstore.Tx) error) error {
+	return t.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	})
+}
+
 // retryTransient calls do until it succeeds, fails for good, has failed maxTries times, or ctx ends.
 func retryTransient(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {

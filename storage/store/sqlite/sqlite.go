@@ -4,6 +4,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
@@ -169,8 +170,13 @@ func migrateSchema(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
+// A beginner is a *sql.DB or a *sql.Conn.
+type beginner interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}
+
 // inTransaction runs f in a transaction, which locks the file for writing from the start.
-func inTransaction(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+func inTransaction(ctx context.Context, db beginner, f func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -234,6 +240,29 @@ func (f database) Write(ctx context.Context, do func(context.Context, sqlstore.T
 		return err
 	}
 	return inTransaction(ctx, db, func(tx *sql.Tx) error { return do(ctx, transaction{tx}) })
+}
+
+// Note implements Database. It ignores the end of ctx.
+func (f database) Note(ctx context.Context, do func(context.Context, sqlstore.Tx) error) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	db, err := f.openDB(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "PRAGMA synchronous = NORMAL"); err != nil { // a commit reaches the disk with a later one
+		return err
+	}
+	defer func() {
+		if _, restored := conn.ExecContext(ctx, "PRAGMA synchronous = FULL"); restored != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody uses the connection again
+		}
+	}()
+	return inTransaction(ctx, conn, func(tx *sql.Tx) error { return do(ctx, transaction{tx}) })
 }
 
 // Failed implements Database.

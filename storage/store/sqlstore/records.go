@@ -123,7 +123,11 @@ func (s *Store) Update(ctx context.Context, r *store.Record) error {
 	if err != nil {
 		return atoll.E("update", r.ID, atoll.ErrInvalid, err)
 	}
-	err = s.writeTables(ctx, "update", r.ID, func(ctx context.Context, tx Tx) error {
+	run := s.db.Write
+	if r.State == store.Present { // a reconcile finds that out again
+		run = s.db.Note
+	}
+	err = s.changeTables(ctx, "update", r.ID, run, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET scope = ?, provider = ?, project = ?, name = ?, spec = ?, state = ?, volumes = ?, holder = ?, reason = ?, rev = rev + 1
 			WHERE id = ? AND rev = ?`,
 			r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, Text(r.Reason), r.ID, r.Rev)

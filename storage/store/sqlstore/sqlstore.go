@@ -29,6 +29,8 @@ type Database interface {
 	// commit. Each statement sees what was committed before it. Once f has returned nil, Write finishes the commit
 	// even if ctx ends: otherwise the caller would not know whether the change was made.
 	Write(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
+	// Note is Write for a change that need not be on disk when it returns: a loss of power may undo it.
+	Note(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
 	// Failed gives an error of the database its kind and adds advice. It returns nil for nil.
 	Failed(op, id string, err error) error
 	// Taken reports whether err is a violation of a unique index.
@@ -62,10 +64,15 @@ func (s *Store) readTables(ctx context.Context, op, id string, f func(ctx contex
 
 // writeTables runs f in a transaction.
 func (s *Store) writeTables(ctx context.Context, op, id string, f func(ctx context.Context, tx Tx) error) error {
+	return s.changeTables(ctx, op, id, s.db.Write, f)
+}
+
+// changeTables runs f in a transaction of the method run of s.db.
+func (s *Store) changeTables(ctx context.Context, op, id string, run func(context.Context, func(context.Context, Tx) error) error, f func(context.Context, Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.db.Failed(op, id, s.db.Write(ctx, f))
+	return s.db.Failed(op, id, run(ctx, f))
 }
 
 // A row is a row of a result: *sql.Row or *sql.Rows.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +18,7 @@ func Identify(pid int) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := readBoot()
 	if err != nil {
 		return Identity{}, err
 	}
@@ -27,8 +28,14 @@ func Identify(pid int) (Identity, error) {
 	if len(fields) < 20 {
 		return Identity{}, fmt.Errorf("process %d: cannot read its start time", pid)
 	}
-	return Identity{PID: pid, Start: fields[19], Boot: strings.TrimSpace(string(boot))}, nil
+	return Identity{PID: pid, Start: fields[19], Boot: boot}, nil
 }
+
+// readBoot returns the id of this run of the machine.
+var readBoot = sync.OnceValues(func() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
+})
 
 func (i Identity) killProcess(ctx context.Context) error {
 	fd, err := unix.PidfdOpen(i.PID, 0)

@@ -187,6 +187,18 @@ func (d Dir) Write(r *Record) error {
 	return fsutil.SyncJSON(d.Record(r.Status.ID), r)
 }
 
+// WriteCreated is Write for the record of a sandbox that has just been created, without the wait for the disk. Call Sync then: until it
+// returns, a power cut may undo the creation.
+func (d Dir) WriteCreated(r *Record) error { return fsutil.WriteJSON(d.Record(r.Status.ID), r) }
+
+// Sync waits until the sandbox's record is on disk. It returns nil if the sandbox has been removed.
+func (d Dir) Sync(id string) error {
+	if err := fsutil.SyncFile(d.Record(id)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // removeFile is os.Remove that accepts a missing file.
 func removeFile(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

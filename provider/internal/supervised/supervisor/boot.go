@@ -188,7 +188,11 @@ func (sv *supervisor) saveRecord(*Undo) error {
 	s := sv.sandbox
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.saveRecord(); err != nil {
+	save := s.dir.Write
+	if s.Job.Record.Status.State == atoll.StateCreating {
+		save = s.dir.WriteCreated // the provider waits for the disk
+	}
+	if err := save(s.record); err != nil {
 		return err
 	}
 	if err := dropMainAside(s.Job.Dir); err != nil {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,7 @@ func (e *engine) Adopt(context.Context, *supervisor.Job) error {
 	if err := e.root.writeFiles(e.etcFiles()); err != nil { // nothing inside has read them yet
 		return err
 	}
-	if err := e.setHostname(hostName(&e.job.Spec)); err != nil {
+	if err := unix.Sethostname([]byte(hostName(&e.job.Spec))); err != nil { // of the namespace that this thread has entered
 		return fmt.Errorf("set the host name: %w", err)
 	}
 	if err := errors.Join(e.chownDataVolume(), e.makeWorkdir()); err != nil {
@@ -36,19 +35,13 @@ func (e *engine) Adopt(context.Context, *supervisor.Job) error {
 	return before.Close()
 }
 
-// setHostname sets the host name that the inside sees.
-func (e *engine) setHostname(name string) error {
-	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/uts", e.pid))
-	if err != nil {
-		return err
+// enterHostname has this thread enter the namespace with the host name that the inside sees. Adopt then changes that name on the same
+// thread, which is the main one.
+func (e *engine) enterHostname() error {
+	if err := unix.Setns(int(e.pidfd.Fd()), unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("enter the namespace of the host name: %w", err)
 	}
-	defer space.Close()
-	return onThread(func() error {
-		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWUTS); err != nil {
-			return os.NewSyscallError("setns", err)
-		}
-		return os.NewSyscallError("sethostname", unix.Sethostname([]byte(name)))
-	})
+	return nil
 }
 
 var _ supervisor.Adopter = (*engine)(nil)

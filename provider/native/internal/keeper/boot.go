@@ -230,9 +230,10 @@ func (e *engine) startInit(_ context.Context, undo *supervisor.Undo) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	if !e.job.Ahead { // else Adopt does
-		e.sandbox.Watch()
+	if e.job.Ahead {
+		return e.enterHostname()
 	}
+	e.sandbox.Watch()
 	return nil
 }
 

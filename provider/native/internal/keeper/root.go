@@ -202,25 +202,30 @@ func (r *root) openTarget(target string, file bool) (fd int, err error) {
 
 // writeFiles writes files of /etc.
 func (r *root) writeFiles(etc map[string]string) error {
-	for _, name := range slices.Sorted(maps.Keys(etc)) {
-		fd, err := r.openTarget("/etc/"+name, true)
-		if err != nil {
-			return err
-		}
-		err = r.ids.actInside(func() error {
-			f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY|os.O_TRUNC, 0)
-			if err != nil {
-				return err
+	return r.ids.actInside(func() error {
+		for _, name := range slices.Sorted(maps.Keys(etc)) {
+			if err := writeInside(r.mergedPath(), "/etc/"+name, etc[name]); err != nil {
+				return fmt.Errorf("/etc/%s: %w", name, err)
 			}
-			_, err = f.WriteString(etc[name])
-			return errors.Join(err, f.Close())
-		})
-		unix.Close(fd)
-		if err != nil {
-			return fmt.Errorf("/etc/%s: %w", name, err)
 		}
+		return nil
+	})
+}
+
+// writeInside writes a file below root.
+func writeInside(root, name, text string) error {
+	target, err := inroot.Open(root, name, true)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer unix.Close(target)
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", target), unix.O_WRONLY|unix.O_TRUNC|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a pipe of the image must not block
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(text)) // less than a page: the kernel writes all or nothing
+	return err
 }
 
 // mountError says which mount failed.
