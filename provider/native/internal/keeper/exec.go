@@ -32,7 +32,7 @@ var past = time.Unix(1, 0)
 // Exec implements supervisor.Engine.
 func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if cmd.Durable {
-		return nil, atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrUnsupported, "durable processes: native sandboxes have no snapshots; use gvisor")
+		return nil, atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrUnsupported, "durable processes: snapshots of native sandboxes have no memory; use gvisor")
 	}
 	if len(cmd.Args) == 0 {
 		table := process.NewTable()
