@@ -1,9 +1,7 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -28,27 +26,6 @@ func isFile(src io.Reader) bool {
 	}
 	_, ok := src.(*os.File)
 	return ok
-}
-
-// asciiJSON returns v as JSON in printable ASCII, for use in a header.
-func asciiJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "{}"
-	}
-	var out []byte
-	for _, r := range string(b) {
-		switch {
-		case ' ' <= r && r <= '~':
-			out = append(out, byte(r))
-		case r > 0xffff:
-			r -= 0x10000
-			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-	}
-	return string(out)
 }
 
 // uploadBody returns the body of a request that is not JSON, limited to Options.MaxUpload.

@@ -189,7 +189,7 @@ func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
 		defer file.Close()
 		header := w.Header()
 		header.Set("Content-Type", wire.MediaBytes)
-		header.Set(wire.FileInfoHeader, asciiJSON(wire.NewFileInfo(fi)))
+		header.Set(wire.FileInfoHeader, wire.ASCIIJSON(wire.NewFileInfo(fi)))
 		var src io.Reader = file
 		if fi.Type == atoll.TypeFile && fi.Size > 0 { // files in /proc and /sys have size 0
 			left := max(fi.Size-offset, 0)
@@ -227,7 +227,7 @@ func (h *Handler) serveWriteTar(w http.ResponseWriter, r *http.Request) error {
 		}
 		out.writeHeader()
 		if err != nil {
-			w.Header().Set(wire.ErrorTrailer, asciiJSON(wire.EncodeError(err, wire.RequestID(r.Context()))))
+			w.Header().Set(wire.ErrorTrailer, wire.ASCIIJSON(wire.EncodeError(err, wire.RequestID(r.Context()))))
 		}
 		return alreadyAnswered(err)
 	})

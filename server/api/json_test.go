@@ -211,8 +211,8 @@ func TestASCIIJSON(t *testing.T) {
 	for in, want := range map[string]string{
 		"a b\n": `"a b\n"`, "é": `"\u00e9"`, "😀": `"\ud83d\ude00"`, "\x00\x1b\x7f": `"\u0000\u001b\u007f"`,
 	} {
-		if got := asciiJSON(in); got != want {
-			t.Errorf("asciiJSON(%q) = %s, want %s", in, got, want)
+		if got := wire.ASCIIJSON(in); got != want {
+			t.Errorf("wire.ASCIIJSON(%q) = %s, want %s", in, got, want)
 		}
 	}
 }

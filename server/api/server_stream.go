@@ -47,6 +47,9 @@ var errClientLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has close
 // message. serve sends the last message, unless it returns an error: then serveStream sends the
 // error.
 func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request, serve func(s *serverStream, first wire.Message) error) error {
+	if r.Header.Get(wire.FirstHeader) != "" {
+		w.Header().Set(wire.FirstHeader, "taken")
+	}
 	ctx, ws, done, err := h.webSocket(w, r)
 	if err != nil {
 		return err
@@ -59,7 +62,7 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request, serve func
 	defer func() { _ = ws.CloseNow() }() // the reader may have closed the stream and not yet ended ctx
 	defer context.AfterFunc(s.ctx, s.closeOnCancel)()
 	defer wire.KeepAlive(s.ctx, ws, pingEvery, pingTimeout)()
-	return alreadyAnswered(s.finishStream(s.runStream(h.opts.MaxBody, serve)))
+	return alreadyAnswered(s.finishStream(s.runStream(r.Header, h.opts.MaxBody, serve)))
 }
 
 // webSocket upgrades the request to a WebSocket, if it comes from a page that Options.Origins admits or
@@ -85,12 +88,15 @@ func (h *Handler) webSocket(w http.ResponseWriter, r *http.Request) (ctx context
 	return ctx, ws, done, nil
 }
 
-// runStream reads the first message and calls serve.
-func (s *serverStream) runStream(maxFirst int64, serve func(s *serverStream, first wire.Message) error) error {
+// runStream reads the first message, which may be in the header of the request, and calls serve.
+func (s *serverStream) runStream(h http.Header, maxFirst int64, serve func(s *serverStream, first wire.Message) error) error {
 	var first wire.Message
-	hello := time.AfterFunc(helloTimeout, func() { _ = s.WS.CloseNow() })
-	err := s.ReadFirst(&first, maxFirst)
-	hello.Stop()
+	ok, err := s.DecodeFirst(h, &first)
+	if !ok {
+		hello := time.AfterFunc(helloTimeout, func() { _ = s.WS.CloseNow() })
+		err = s.ReadFirst(&first, maxFirst)
+		hello.Stop()
+	}
 	if err != nil {
 		return err
 	}

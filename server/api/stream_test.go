@@ -639,12 +639,41 @@ func TestSignalAndResize(t *testing.T) {
 // dialRaw opens a WebSocket without a Client.
 func dialRaw(t *testing.T, r *rig, path string) *websocket.Conn {
 	t.Helper()
-	ws, _, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+fakeID+path, nil)
+	ws, _ := dialWithHeader(t, r, path, nil)
+	return ws
+}
+
+// dialWithHeader is dialRaw with the header of the request. It also returns the one of the response.
+func dialWithHeader(t *testing.T, r *rig, path string, h http.Header) (*websocket.Conn, http.Header) {
+	t.Helper()
+	ws, resp, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+fakeID+path, &websocket.DialOptions{HTTPHeader: h})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ws.CloseNow() })
-	return ws
+	return ws, resp.Header
+}
+
+// The first message may come with the request, and the response says whether it did.
+func TestFirstMessageInHeader(t *testing.T) {
+	r := newRig(t, Options{})
+	ws, h := dialWithHeader(t, r, "/exec", http.Header{wire.FirstHeader: {`{"type":"exec","stdout":true,"command":{"args":["echo","\u00fc"]}}`}})
+	if h.Get(wire.FirstHeader) == "" {
+		t.Error("the server has not taken it")
+	}
+	expectText(t, ws, `"type":"started"`)
+	if _, h = dialWithHeader(t, r, "/exec", nil); h.Get(wire.FirstHeader) != "" {
+		t.Error("the server has taken what it did not get")
+	}
+	ws, _ = dialWithHeader(t, r, "/exec", http.Header{wire.FirstHeader: {`{"type":"exec","comand":{}}`}})
+	expectText(t, ws, `unknown field`)
+	expectClose(t, ws, websocket.StatusPolicyViolation)
+
+	header := http.Header{}
+	wire.SetFirst(header, wire.Message{Type: wire.MsgExec, Command: &atoll.Command{Args: []string{strings.Repeat("x", 1<<20)}}})
+	if header.Get(wire.FirstHeader) != "" {
+		t.Error("a large message is in the header")
+	}
 }
 
 func rawText(t *testing.T, ws *websocket.Conn, text string) {

@@ -48,7 +48,7 @@ const MaxAuditEvents = 1000
 // the error kinds of a Store. Read methods do not create a missing store. Times have millisecond precision.
 type Audit interface {
 	// AddEvents adds all of events in their order, or none. A reader that continues after the last event it has read
-	// misses no event.
+	// misses no event. A loss of power in the next second may undo the call.
 	AddEvents(ctx context.Context, events []AuditEvent) error
 	// Events returns the events that q selects, in the order of the log.
 	Events(ctx context.Context, q AuditQuery) ([]AuditEvent, error)

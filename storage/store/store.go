@@ -106,7 +106,8 @@ type Sandboxes interface {
 	// the name in its project), ErrExhausted (ErrLimit: no room), ErrInvalid (the spec asks for an unlimited amount
 	// of a resource with a quota).
 	Insert(ctx context.Context, r *Record, secret string, room Limits) (kept string, err error)
-	// Update replaces the revision that r was read as. A loss of power may undo an Update to Present, which is no intent. Kinds: ErrConflict (the record has been changed or deleted
+	// Update replaces the revision that r was read as. A loss of power in the next second may
+	// undo an Update to Present, which is no intent. Kinds: ErrConflict (the record has been changed or deleted
 	// since), ErrAlreadyExists (of the name).
 	Update(ctx context.Context, r *Record) error
 	// Delete deletes the revision that r was read as, and if secret is set the secret of its id. Kinds: ErrConflict

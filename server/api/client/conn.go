@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
 // newDialer returns a function that connects to the host of an http or https URL.
@@ -139,11 +140,15 @@ func upgradeError(resp *http.Response, q call) error {
 	return readError(resp, q.op, q.id)
 }
 
-// webSocket opens a WebSocket. ctx bounds only the opening.
-func (c *Client) webSocket(ctx context.Context, q call) (*websocket.Conn, error) {
+// webSocket opens a WebSocket. ctx bounds only the opening. It offers the server of this machine the message first with the request,
+// unless that is nil. taken reports whether the server has it.
+func (c *Client) webSocket(ctx context.Context, q call, first *wire.Message) (_ *websocket.Conn, taken bool, err error) {
 	req, err := c.newRequest(ctx, q, nil)
 	if err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	if first != nil && c.endpointByURL(req.URL).local { // no proxy has seen the header
+		wire.SetFirst(req.Header, *first)
 	}
 	var refused error // the server's error instead of an upgrade
 	transport := func(req *http.Request) (*http.Response, error) {
@@ -159,14 +164,17 @@ func (c *Client) webSocket(ctx context.Context, q call) (*websocket.Conn, error)
 		resp.Body = w
 		return resp, nil
 	}
-	ws, _, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{
+	ws, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{
 		HTTPClient: &http.Client{Transport: transportFunc(transport)},
 		HTTPHeader: req.Header,
 	})
 	if refused != nil {
-		return nil, refused
+		return nil, false, refused
 	}
-	return ws, c.wrapConnError(ctx, q.op, q.id, err)
+	if err != nil {
+		return nil, false, c.wrapConnError(ctx, q.op, q.id, err)
+	}
+	return ws, resp.Header.Get(wire.FirstHeader) != "", nil
 }
 
 type transportFunc func(*http.Request) (*http.Response, error)

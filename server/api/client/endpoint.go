@@ -19,6 +19,7 @@ type endpoint struct {
 	base         string // "http://host"
 	host         string // host:port of base; the key of its connections in http.Transport
 	dial         func(ctx context.Context) (net.Conn, error)
+	local        bool         // a socket of this machine, without a proxy
 	backOffUntil atomic.Int64 // Unix time in nanoseconds until which other endpoints are preferred
 }
 
@@ -34,7 +35,7 @@ func (c *Client) parseEndpoints() error {
 		return atoll.Errorf("connect", "", atoll.ErrInvalid, "no server URL given: write it like unix:///path or http://host:port")
 	default:
 		c.serverName = "the other end"
-		c.endpoints = []*endpoint{{base: "http://atoll", host: "atoll:80", dial: c.opts.Dial}}
+		c.endpoints = []*endpoint{{base: "http://atoll", host: "atoll:80", dial: c.opts.Dial, local: true}}
 		return nil
 	}
 	for i, one := range SplitURLs(c.opts.URL) {
@@ -76,7 +77,7 @@ func newEndpoint(text string, i int) (*endpoint, error) {
 		if i > 0 { // connections are pooled by host name, which a socket path cannot be
 			host = fmt.Sprintf("atoll-%d", i+1)
 		}
-		return &endpoint{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return wire.DialUnix(ctx, u.Path) }}, nil
+		return &endpoint{base: "http://" + host, host: host + ":80", dial: func(ctx context.Context) (net.Conn, error) { return wire.DialUnix(ctx, u.Path) }, local: true}, nil
 	case fit && u.Scheme == "http" && u.Host != "":
 		return &endpoint{base: strings.TrimSuffix(text, "/"), host: hostPort(u, "80"), dial: newDialer(u)}, nil
 	case fit && u.Scheme == "https" && u.Host != "":

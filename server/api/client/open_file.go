@@ -30,7 +30,7 @@ func (f files) Open(ctx context.Context, name string, opts atoll.OpenOptions) (a
 	if err := c.beginWork(); err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrUnavailable, err)
 	}
-	ws, err := c.webSocket(ctx, q)
+	ws, _, err := c.webSocket(ctx, q, nil)
 	if err != nil {
 		c.work.Done()
 		return nil, err

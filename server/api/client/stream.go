@@ -40,14 +40,14 @@ func (c *Client) openStream(ctx context.Context, q call, first wire.Message, std
 		return nil, wire.Message{}, atoll.E(q.op, q.id, atoll.ErrUnavailable, err)
 	}
 	defer c.work.Done()
-	ws, err := c.webSocket(ctx, q)
+	first.Stdout, first.Stderr = stdout != nil, stderr != nil
+	first.Joint = stdout != nil && sameWriter(stdout, stderr)
+	ws, taken, err := c.webSocket(ctx, q, &first)
 	if err != nil {
 		return nil, wire.Message{}, err
 	}
 	stream := &processStream{StreamConn: wire.NewStreamConn(ws), done: make(chan struct{}), leaveOnWriteError: first.Type == wire.MsgAttach}
 	ws.SetReadLimit(wire.MaxMessage + 1)
-	first.Stdout, first.Stderr = stdout != nil, stderr != nil
-	first.Joint = stdout != nil && sameWriter(stdout, stderr)
 	if stdin != nil {
 		stream.OpenWriter(wire.ChanStdin)
 	}
@@ -57,7 +57,7 @@ func (c *Client) openStream(ctx context.Context, q call, first wire.Message, std
 	if stderr != nil && !first.Joint {
 		stream.OpenReader(wire.ChanStderr)
 	}
-	reply, err := stream.sendFirst(ctx, q, first)
+	reply, err := stream.sendFirst(ctx, q, first, taken)
 	if err != nil {
 		_ = ws.CloseNow()
 		return nil, wire.Message{}, c.openError(ctx, q, err)
@@ -77,13 +77,15 @@ func (c *Client) openError(ctx context.Context, q call, err error) error {
 	return c.wrapConnError(ctx, q.op, q.id, err)
 }
 
-// sendFirst sends the first message and returns the reply of the server. It returns an error in the
+// sendFirst sends the first message, unless the server has taken it, and returns the reply of the server. It returns an error in the
 // reply as its error.
-func (s *processStream) sendFirst(ctx context.Context, q call, first wire.Message) (wire.Message, error) {
+func (s *processStream) sendFirst(ctx context.Context, q call, first wire.Message, taken bool) (wire.Message, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.WS.CloseNow() })
 	defer stop()
-	if err := s.SendMessage(first); err != nil {
-		return wire.Message{}, err
+	if !taken {
+		if err := s.SendMessage(first); err != nil {
+			return wire.Message{}, err
+		}
 	}
 	reply, err := s.ReadMessage(false)
 	if err == nil && reply.Type == wire.MsgError && reply.Error != nil {

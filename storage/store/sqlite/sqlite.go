@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite"
@@ -39,6 +40,8 @@ type Store struct {
 	db         *sql.DB // nil before the first use
 	holder     *fsutil.Lock
 	holderName string // name of holder; valid if holder is not nil
+
+	syncing atomic.Bool // syncSoon will write the commits so far
 }
 
 // New returns the store in the file at path. It does not access the file. The first call that needs the file creates
@@ -262,7 +265,25 @@ func (f database) Note(ctx context.Context, do func(context.Context, sqlstore.Tx
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody uses the connection again
 		}
 	}()
-	return inTransaction(ctx, conn, func(tx *sql.Tx) error { return do(ctx, transaction{tx}) })
+	if err := inTransaction(ctx, conn, func(tx *sql.Tx) error { return do(ctx, transaction{tx}) }); err != nil {
+		return err
+	}
+	f.syncSoon()
+	return nil
+}
+
+// syncDelay is the longest time for which a change of Note is not on disk.
+const syncDelay = time.Second
+
+// syncSoon has the commits so far reach the disk within syncDelay, in the background.
+func (s *Store) syncSoon() {
+	if s.syncing.Swap(true) {
+		return
+	}
+	time.AfterFunc(syncDelay, func() {
+		s.syncing.Store(false)
+		_ = fsutil.SyncFile(s.path + "-wal") // missing if the database has been closed, which writes all; else a later commit reports the error
+	})
 }
 
 // Failed implements Database.

@@ -12,7 +12,7 @@ import (
 
 // AddEvents implements Audit.
 func (s *Store) AddEvents(ctx context.Context, events []store.AuditEvent) error {
-	return s.writeTables(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
+	return s.changeTables(ctx, "audit", "", s.db.Note, func(ctx context.Context, tx Tx) error {
 		// The lock makes the ids ascend in the order of commits.
 		if err := tx.Lock(ctx, "audit"); err != nil {
 			return err

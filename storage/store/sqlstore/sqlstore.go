@@ -29,7 +29,7 @@ type Database interface {
 	// commit. Each statement sees what was committed before it. Once f has returned nil, Write finishes the commit
 	// even if ctx ends: otherwise the caller would not know whether the change was made.
 	Write(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
-	// Note is Write for a change that need not be on disk when it returns: a loss of power may undo it.
+	// Note is Write for a change that need not be on disk when it returns: a loss of power in the next second may undo it.
 	Note(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
 	// Failed gives an error of the database its kind and adds advice. It returns nil for nil.
 	Failed(op, id string, err error) error

@@ -14,6 +14,7 @@ const (
 	OffsetHeader    = "Atoll-Offset"    // of process output: offset of the first byte in the body
 	FileInfoHeader  = "Atoll-File-Info" // of a file: its FileInfo, as ASCII JSON
 	ErrorTrailer    = "Atoll-Error"     // after an incomplete body: the error, as ASCII JSON
+	FirstHeader     = "Atoll-First"     // of a request for a stream: its first Message, as ASCII JSON; in the response, that the server has taken it
 )
 
 // traceHeaders carry the trace context. A Handler stores them in the context and a Client forwards

@@ -86,3 +86,24 @@ func jsonType(t reflect.Type) string {
 func newSyntaxError(format string, args ...any) error {
 	return &atoll.Error{Kind: atoll.ErrInvalid, Err: fmt.Errorf(format, args...)}
 }
+
+// ASCIIJSON returns v as JSON in printable ASCII, for use in a header.
+func ASCIIJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "{}"
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case ' ' <= r && r <= '~':
+			out = append(out, byte(r))
+		case r > 0xffff:
+			r -= 0x10000
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return string(out)
+}

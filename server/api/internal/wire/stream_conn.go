@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"sync"
 	"time"
 
@@ -108,6 +109,29 @@ func ProtocolErrorf(format string, args ...any) error {
 
 // framePool has buffers for messages, with one more byte to detect a message that is too long.
 var framePool = sync.Pool{New: func() any { return new([MaxMessage + 1]byte) }}
+
+// maxFirstHeader is the most bytes of a first message in a header.
+const maxFirstHeader = 8 << 10
+
+// SetFirst adds the first message to the header of a request, unless it is too large for that.
+func SetFirst(h http.Header, m Message) {
+	if text := ASCIIJSON(m); len(text) <= maxFirstHeader {
+		h.Set(FirstHeader, text)
+	}
+}
+
+// DecodeFirst decodes the first message from the header of a request. If it has none, ok is false.
+func (c *StreamConn) DecodeFirst(h http.Header, m *Message) (ok bool, err error) {
+	text := h.Get(FirstHeader)
+	if text == "" {
+		return false, nil
+	}
+	if err := DecodeStrict([]byte(text), m); err != nil {
+		return true, ProtocolErrorf("read the first message: %w", err)
+	}
+	c.WS.SetReadLimit(MaxMessage + 1)
+	return true, nil
+}
 
 // ReadFirst reads the first message, of up to max bytes.
 func (c *StreamConn) ReadFirst(m *Message, max int64) error {
