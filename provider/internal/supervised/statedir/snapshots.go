@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +36,14 @@ func (d Dir) FinishSnapshot(sandbox, id string) error {
 	if err := fsutil.Sync(dir); err != nil {
 		return err
 	}
-	if err := treecopy.Sync(filepath.Join(dir, SnapshotWork)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(entries, fs.DirEntry.IsDir) { // copied trees
+		if err := treecopy.Sync(dir); err != nil {
+			return err
+		}
 	}
 	return os.Rename(dir, d.Snapshot(id))
 }

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
-	"github.com/seed46cd37a8/atoll/internal/treecopy"
 )
 
 // Snapshot implements supervisor.Engine: it copies the changes of the root file system and the data volume, while nothing runs.
@@ -35,12 +33,10 @@ func (e *engine) Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOp
 			return err
 		}
 	}
-	if !opts.NoWork && e.job.Caps.Volumes {
-		if err := e.sandbox.CopyVolume(ctx, dir); err != nil {
-			return err
-		}
+	if opts.NoWork || !e.job.Caps.Volumes {
+		return nil
 	}
-	return treecopy.Sync(dir)
+	return e.sandbox.CopyVolume(ctx, dir)
 }
 
 // copyChanges copies the changes of a root file system to a new directory.
@@ -74,7 +70,7 @@ func (e *engine) restoreChanges(ctx context.Context, changes string) error {
 		return err
 	}
 	made := changes + ".new" // until it is complete
-	if err := fsutil.RemoveAll(made); err != nil {
+	if err := os.RemoveAll(made); err != nil {
 		return err
 	}
 	if err := e.copyChanges(ctx, filepath.Join(e.job.Snapshot, changesName), made); err != nil {
