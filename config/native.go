@@ -4,4 +4,5 @@ package config
 // share a file.
 type Native struct {
 	HostPaths []string `yaml:"host_paths" doc:"additional paths of this machine that are visible in the image host, read-only"`
+	Nested    bool     `yaml:"nested" doc:"let programs in sandboxes make namespaces and mounts, as bubblewrap and browsers do; then they can attack more of this machine's kernel"`
 }

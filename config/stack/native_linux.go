@@ -11,6 +11,7 @@ func openNative(b *Builder, opts Options) (atoll.Provider, error) {
 	return native.New(native.Options{
 		Dir:       filepath.Join(b.StateDir, "native"),
 		HostPaths: b.Native.HostPaths,
+		Nested:    b.Native.Nested,
 		Image:     imageOptions(b.Image),
 		Spare:     opts.Server,
 		Stock:     b.stockOf("native", opts),

@@ -94,7 +94,7 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 		}
 		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: fix}
 	}
-	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
+	probe := supervised.Try(ctx, helper, plan.ProbeArgv0, nil)
 	if probe.OK && b.opts.Helper == "" && slowEngine != "" {
 		probe.Notes = append(probe.Notes, slowEngine)
 	}

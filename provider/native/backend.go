@@ -21,18 +21,20 @@ import (
 // A backend implements supervised.Backend.
 type backend struct {
 	*imagestore.Backend
-	opts Options
-	caps atoll.Caps
+	opts   Options
+	caps   atoll.Caps
+	subIDs *supervised.SubIDs // of this user; nil if there are none
+	noIDs  string             // why there are none; "" for root
 }
 
-// detectCaps returns what sandboxes can do on this machine as this user.
-func detectCaps() atoll.Caps {
+// detectCaps returns what sandboxes can do on this machine as this user. users is whether there are more users inside than one.
+func detectCaps(users bool) atoll.Caps {
 	groups := cgroup.Open(cgroup.Root)
 	memory, cpu := groups.Can()
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Usage: true,
-		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
+		Images: true, ImageStore: true, Users: users, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: groups.CanFreeze(), Snapshot: groups.CanFreeze(),
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
@@ -55,7 +57,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	err := wanted.CheckCaps("native", b.caps, map[string]string{
 		"memory_limit":  needsCgroups,
 		"cpu_limit":     needsCgroups,
-		"users":         "only root exists without privileges; run as root for other users",
+		"users":         "only root exists inside: " + b.noIDs + "; " + idsAdvice,
 		"network_named": "use mode on or egress",
 		"publish":       "dial instead, which needs no network (atoll port-forward)",
 		"cache":         "use a named volume",
@@ -90,6 +92,9 @@ func cgroupAdvice() string {
 	return "run as root"
 }
 
+// idsAdvice says how an ordinary user gets sandboxes with several users.
+const idsAdvice = "for other users run: sudo apt install uidmap && sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
+
 // Probe implements supervised.Backend.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	helper, err := b.Helper()
@@ -100,11 +105,17 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 		}
 		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: fix}
 	}
-	probe := supervised.Try(ctx, helper, plan.ProbeArgv0)
+	probe := supervised.Try(ctx, helper, plan.ProbeArgv0, b.subIDs)
 	if !probe.OK {
 		return probe
 	}
 	probe.Notes = append(probe.Notes, "its wall is the kernel of this machine: use gvisor for programs that may attack that")
+	if b.noIDs != "" {
+		probe.Notes = append(probe.Notes, "sandboxes have one user: "+b.noIDs+"; "+idsAdvice)
+	}
+	if b.opts.Nested {
+		probe.Notes = append(probe.Notes, "native.nested is on: programs in sandboxes may make namespaces, and can attack more of the kernel")
+	}
 	if b.opts.Helper == "" && slowEngine != "" {
 		probe.Notes = append(probe.Notes, slowEngine)
 	}
@@ -141,7 +152,7 @@ func (b *backend) Limits(r atoll.Resources) cgroup.Limits { return plan.CgroupLi
 
 // Job implements supervised.Backend.
 func (b *backend) Job(*supervisor.Job) (any, error) {
-	return plan.Plan{HostPaths: b.opts.HostPaths, Halt: b.opts.halt}, nil
+	return plan.Plan{HostPaths: b.opts.HostPaths, Nested: b.opts.Nested, Halt: b.opts.halt}, nil
 }
 
 var _ supervised.Backend = (*backend)(nil)

@@ -50,6 +50,9 @@ type Options struct {
 	// HostPaths are absolute paths of the host that the image "host" shows, read-only, in addition to the system's programs and
 	// libraries.
 	HostPaths []string
+	// Nested lets programs make namespaces and mounts, as those do that make sandboxes themselves. More of the kernel can be attacked
+	// then, and there is no Landlock.
+	Nested bool
 	// Image configures the image store.
 	Image image.Options
 	// Cgroup is the prefix of the names of the sandboxes' cgroups. Default: "atoll-" and a hash of Dir, because callers choose ids, and
@@ -84,12 +87,13 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps()}
+	subIDs, noIDs := supervised.FindSubIDs()
+	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps(os.Geteuid() == 0 || subIDs != nil)}
 	images := imagestore.NewBackend(imagestore.Options{
 		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
 	})
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
+		Info: info, Backend: &backend{images, opts, info.Caps, subIDs, noIDs}, SubIDs: subIDs, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
 		Stock: supervised.Stock{
 			Max: opts.Stock, Spec: atoll.Spec{Resources: opts.StockResources}, Image: imagestore.Host, HasRoom: opts.HasRoom,

@@ -44,8 +44,9 @@ var debians = []debian{
 	{"rpm", programThere("rpm")},
 	{"runc", programThere("runc")},
 	{"shellcheck", programThere("shellcheck")},
-	{"sshfs", programThere("sshfs", "fusermount3")},
 	{"squashfs-tools", programThere("sqfstar")},
+	{"sshfs", programThere("sshfs", "fusermount3")},
+	{"uidmap", programThere("newuidmap", "newgidmap")},
 }
 
 func programThere(names ...string) func() bool {

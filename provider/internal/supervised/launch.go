@@ -181,13 +181,13 @@ func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...s
 	cmd.Args = append([]string{p.opts.Supervisor, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment leaks into the sandbox
 	cmd.Dir = "/"
-	cmd.SysProcAttr = supervisorAttr(dir)
+	cmd.SysProcAttr = supervisorAttr(dir, p.opts.SubIDs)
 	conn, err := supervisor.Start(cmd, held)
 	if err != nil {
 		return nil, err
 	}
 	s := &supervisorProcess{cmd, conn}
-	err = cgroup.Protect(cmd.Process.Pid)
+	err = errors.Join(cgroup.Protect(cmd.Process.Pid), p.opts.SubIDs.mapProcess(cmd.Process.Pid))
 	if err == nil && dir == nil { // cgroup v1: the process is not cloned into its group
 		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job afterwards
 	}

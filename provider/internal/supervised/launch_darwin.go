@@ -11,4 +11,6 @@ func Self() (string, error) { return os.Executable() }
 
 // supervisorAttr gives a supervisor a session of its own; macOS has no namespaces and no
 // cgroups.
-func supervisorAttr(*os.File) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+func supervisorAttr(*os.File, *SubIDs) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: true}
+}

@@ -14,7 +14,7 @@ func Self() (string, error) { return os.Executable() }
 
 // supervisorAttr gives a supervisor, and what it starts, a hidden console of its own, so
 // that it does not end with its provider's console.
-func supervisorAttr(*os.File) *syscall.SysProcAttr {
+func supervisorAttr(*os.File, *SubIDs) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NO_WINDOW | windows.CREATE_NEW_PROCESS_GROUP, HideWindow: true}
 }
 

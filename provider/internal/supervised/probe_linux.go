@@ -1,6 +1,7 @@
 package supervised
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -15,15 +16,15 @@ import (
 
 // Try finds out whether a supervisor could be started. It starts a process in its place,
 // with the given argv[0], which only tries what a supervisor needs (see
-// supervisor.TryMounts): that process exits with 0, or prints the reason why it cannot.
-func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
+// supervisor.TryMounts): that process exits with 0, or prints the reason why it cannot. ids
+// are those of Options.
+func Try(ctx context.Context, helper, argv0 string, ids *SubIDs) atoll.Probe {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, helper)
 	cmd.Args[0] = argv0
 	cmd.Env = []string{}
-	cmd.SysProcAttr = supervisorAttr(nil)
-	out, err := cmd.CombinedOutput()
+	out, err := runWithIDs(cmd, ids)
 	if err == nil {
 		return atoll.Probe{OK: true}
 	}
@@ -32,6 +33,24 @@ func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 		reason = err.Error()
 	}
 	return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: readHostFacts().namespaceFix(err)}
+}
+
+// runWithIDs runs a command that is started like a supervisor, and returns its output.
+func runWithIDs(cmd *exec.Cmd, ids *SubIDs) ([]byte, error) {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = supervisorAttr(nil, ids)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	mapped := ids.mapProcess(cmd.Process.Pid)
+	if mapped != nil {
+		_ = cmd.Process.Kill()
+	}
+	if err := cmd.Wait(); mapped == nil {
+		return out.Bytes(), err
+	}
+	return nil, mapped
 }
 
 // hostFacts holds the facts that decide why a machine denies namespaces.

@@ -120,7 +120,7 @@ func (p *Provider) deleteSandbox(rec *statedir.Record, opts atoll.RemoveOptions)
 	own := cgroup.Open(cgroup.Root).Group(p.cgroupPath(rec.Status.ID))
 	err := errors.Join(p.sandboxCgroup(rec).Remove(), own.Remove())
 	if err == nil {
-		err = p.dir.Delete(rec, opts)
+		err = p.retryAsOwner(func() error { return p.dir.Delete(rec, opts) })
 	}
 	if err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)

@@ -123,7 +123,7 @@ func (p *Provider) RemoveSnapshot(_ context.Context, id string) error {
 	if err != nil || n == "" {
 		return noSnapshot("remove snapshot", id, id)
 	}
-	err = p.dir.RemoveSnapshot(n)
+	err = p.retryAsOwner(func() error { return p.dir.RemoveSnapshot(n) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return noSnapshot("remove snapshot", id, id)
 	}

@@ -95,6 +95,8 @@ type Options struct {
 	Starts int
 	// Stock keeps sandboxes booted ahead of the next Creates; the engine must be an Adopter.
 	Stock Stock
+	// SubIDs, if not nil, are further ids for the user namespaces of supervisors.
+	SubIDs *SubIDs
 	// Log receives log messages. Default: they are discarded.
 	Log *slog.Logger
 

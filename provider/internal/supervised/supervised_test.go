@@ -42,7 +42,7 @@ func (worlds) Job(*supervisor.Job) (any, error) { return plan{Greeting: "hello, 
 func (worlds) Hold(context.Context, *statedir.Record) (*os.File, error) { return nil, nil }
 
 func (worlds) Probe(ctx context.Context) atoll.Probe {
-	return supervised.Try(ctx, "/proc/self/exe", probeArgv0)
+	return supervised.Try(ctx, "/proc/self/exe", probeArgv0, nil)
 }
 
 func (worlds) Restores(*atoll.Snapshot, *atoll.Spec) error { return nil }

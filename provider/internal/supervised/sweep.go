@@ -19,7 +19,7 @@ import (
 func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
-	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeMarked)}
+	errs := []error{err1, err2, p.retryAsOwner(p.dir.EmptyTrash), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeMarked)}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {

@@ -99,9 +99,11 @@ func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
 // removeVolume deletes a volume unless a sandbox uses it. A sandbox that is being made has
 // its record before it makes volumes.
 func (p *Provider) removeVolume(project, name string) error {
-	return p.dir.Volumes().Remove(project, name, func() (bool, error) {
-		used, err := p.volumesInUse()
-		return used[p.dir.Volume(project, name)], err
+	return p.retryAsOwner(func() error {
+		return p.dir.Volumes().Remove(project, name, func() (bool, error) {
+			used, err := p.volumesInUse()
+			return used[p.dir.Volume(project, name)], err
+		})
 	})
 }
 
@@ -128,7 +130,9 @@ func (p *Provider) removeDataVolumes(id string) error {
 		if v.Sandbox != id {
 			continue
 		}
-		err := p.dir.Volumes().Remove(v.Project, v.Name, func() (bool, error) { return p.dir.Known(id), nil })
+		err := p.retryAsOwner(func() error {
+			return p.dir.Volumes().Remove(v.Project, v.Name, func() (bool, error) { return p.dir.Known(id), nil })
+		})
 		if atoll.KindOf(err) != atoll.ErrNotExist {
 			errs = append(errs, err)
 		}

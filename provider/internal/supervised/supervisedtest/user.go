@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,29 @@ const Stranger = 54321
 // RunAsUser runs tests of this binary as an ordinary user. Their environment has the names in programs, with the paths of copies of
 // those programs: the user may not be able to reach the originals, nor to build any.
 func RunAsUser(t *testing.T, tests string, programs map[string]string) {
+	t.Helper()
+	runAs(t, tests, programs, "")
+}
+
+// subordinates is a shell script that gives the user a name and subordinate ids, in copies of the files of /etc that a mount namespace
+// has, and then runs a command as that user.
+var subordinates = strings.NewReplacer("ID", strconv.Itoa(Stranger)).Replace(`
+	mount --make-rprivate / || exit
+	for f in passwd group subuid subgid; do { cat /etc/$f; true; } >"$0/$f" 2>/dev/null; touch /etc/$f || exit; done
+	echo "stranger:x:ID:ID::$0/tmp:/bin/sh" >>"$0/passwd"; echo "stranger:x:ID:" >>"$0/group"
+	echo "stranger:2000000:65536" | tee -a "$0/subuid" >>"$0/subgid"
+	for f in passwd group subuid subgid; do mount --bind "$0/$f" /etc/$f || exit; done
+	exec setpriv --reuid ID --regid ID --clear-groups --inh-caps=-all "$@"`)
+
+// RunWithSubordinates is RunAsUser for a user with subordinate ids.
+func RunWithSubordinates(t *testing.T, tests string, programs map[string]string) {
+	t.Helper()
+	testenv.Need(t, testenv.Program("newuidmap", "uidmap"))
+	runAs(t, tests, programs, subordinates)
+}
+
+// runAs runs tests as an ordinary user, which the script makes, unless it is "".
+func runAs(t *testing.T, tests string, programs map[string]string, script string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("this is an ordinary user already")
@@ -47,10 +71,16 @@ func RunAsUser(t *testing.T, tests string, programs map[string]string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "-test.run", tests, "-test.v", "-test.short")
+	args := []string{self, "-test.run", tests, "-test.v", "-test.short"}
+	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Stranger, Gid: Stranger}}
+	if script != "" {
+		args = append([]string{"/bin/sh", "-c", script, dir}, args...)
+		attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
 	cmd.Env = env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Stranger, Gid: Stranger}}
+	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	t.Logf("%d tests passed as uid %d", strings.Count(string(out), "\n--- PASS"), Stranger)
 	if err != nil {

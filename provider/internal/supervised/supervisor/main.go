@@ -41,6 +41,22 @@ import (
 // of a sandbox. The first argument is the cgroup's path.
 const Spare = "spare"
 
+// EmptyTrash is the first argument of a process that is started like a supervisor, and has its rights, to empty the trash of the state
+// directory that the second argument names.
+const EmptyTrash = "empty-trash"
+
+func emptyTrash(dir string) int {
+	err := AwaitIDs()
+	if err == nil {
+		err = statedir.Dir(dir).EmptyTrash()
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
 // TakeOver runs this process as a supervisor and never returns, if it was started as one of
 // that kind; else it does nothing. Call it in init, on the main thread, before anything is
 // initialised that a supervisor does not need: each sandbox waits for that.
@@ -55,6 +71,9 @@ func TakeOver(kind Kind) {
 }
 
 func runSupervisor(kind Kind) int {
+	if argumentAt(1) == EmptyTrash {
+		return emptyTrash(argumentAt(2))
+	}
 	conn, err := openJobConn()
 	if err != nil {
 		return 1
@@ -108,6 +127,9 @@ type supervisor struct {
 // startSupervisor reads the job, boots the sandbox and begins to serve it.
 func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	if err := OwnMounts(); err != nil {
+		return nil, err
+	}
+	if err := AwaitIDs(); err != nil {
 		return nil, err
 	}
 	if kind.Prepare != nil && argumentAt(2) == Spare {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,28 @@ func OwnMounts() error {
 		return errors.New("this is a helper process of Atoll: only Atoll may start it, in a mount namespace of its own")
 	}
 	return nil
+}
+
+// maxIDWait limits the wait of AwaitIDs.
+const maxIDWait = 10 * time.Second
+
+// AwaitIDs waits until the user namespace of this process has users, which the process that started this one gives it. Then this
+// process is root there. Programs that it executes do not get its rights.
+func AwaitIDs() error {
+	for deadline := time.Now().Add(maxIDWait); ; time.Sleep(500 * time.Microsecond) {
+		users, err1 := os.ReadFile("/proc/self/uid_map")
+		groups, err2 := os.ReadFile("/proc/self/gid_map")
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if len(users) > 0 && len(groups) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			return errors.New("the user namespace has no users")
+		}
+	}
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
 }
 
 // detachMounts hides mounts made here from the outside. Unmounts outside still take effect

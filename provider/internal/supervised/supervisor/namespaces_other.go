@@ -6,4 +6,7 @@ package supervisor
 // nothing.
 func OwnMounts() error { return nil }
 
+// AwaitIDs does nothing: only Linux has user namespaces.
+func AwaitIDs() error { return nil }
+
 func detachMounts() error { return nil }

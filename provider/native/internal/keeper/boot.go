@@ -128,7 +128,7 @@ func (e *engine) mountAll(context.Context, *supervisor.Undo) error {
 		}
 		unix.Close(fd)
 	}
-	if err := errors.Join(e.root.mountDevices(), e.root.bindDevices()); err != nil {
+	if err := errors.Join(e.root.mountDevices(e.plan.Nested), e.root.bindDevices()); err != nil {
 		return err
 	}
 	if err := e.root.mountSys(e.cpuCount()); err != nil {
@@ -269,8 +269,8 @@ func (e *engine) newBox() (_ *box, err error) {
 	spec := &e.job.Spec
 	b := &box{
 		ids: e.ids, group: e.inside, network: e.network.namespace, hostname: hostName(spec),
-		groups: e.ids.count > 1, filters: [][]unix.SockFilter{seccomp.Program(seccomp.Options{})},
-		shared: sharedMemory(spec.Resources.Memory), user: userLimits(), covers: e.covers.listNames(),
+		groups: e.ids.count > 1, filters: [][]unix.SockFilter{seccomp.Program(seccomp.Options{Nested: e.plan.Nested})},
+		shared: sharedMemory(spec.Resources.Memory), user: userLimits(e.plan.Nested), nested: e.plan.Nested, covers: e.covers.listNames(),
 		fixed: filterExisting(fixedPaths), masked: filterExisting(maskedPaths),
 	}
 	defer func() {
@@ -302,7 +302,7 @@ func (e *engine) newBox() (_ *box, err error) {
 	}
 	b.uptime = now.Sec
 	b.cpus = chooseCPUs(e.cpuCount())
-	if abi := landlock.ABI(); abi > 0 {
+	if abi := landlock.ABI(); abi > 0 && !e.plan.Nested { // it denies all mounts
 		self, err := os.Open("/proc/self/exe") // the guest
 		if err != nil {
 			return nil, err

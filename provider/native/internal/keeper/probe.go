@@ -29,6 +29,9 @@ func tryCreate() (err error) {
 	if err := supervisor.OwnMounts(); err != nil {
 		return err
 	}
+	if err := supervisor.AwaitIDs(); err != nil {
+		return err
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("change mounts: %w", err)
 	}

@@ -43,6 +43,7 @@ type box struct {
 	masked   []string    // paths in /proc that are empty inside
 	fixed    []string    // paths in /proc that are read-only inside
 	covers   []string    // files in /proc that the sandbox has in place of the kernel's
+	nested   bool        // programs may make namespaces and mounts
 }
 
 // A userLimit is a file in /proc/sys/user with its value.
@@ -160,6 +161,9 @@ func (s *scriptBuilder) mountSystem(b *box) {
 	s.addMount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, options)
 	s.addMount("mqueue", "dev/mqueue", "mqueue", plain, "")
 	s.addMount("shm", "dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%d", b.shared))
+	if b.nested {
+		s.addMount("proc", nestedProc, "proc", plain, "")
+	}
 	for _, name := range b.fixed {
 		s.addMount("proc/"+name, "proc/"+name, "", unix.MS_BIND|unix.MS_REC, "")
 		s.addMount("", "proc/"+name, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|plain, "")
@@ -229,6 +233,9 @@ func (s *scriptBuilder) dropRights(b *box) {
 	var allowed uint64
 	for _, c := range capabilities {
 		allowed |= 1 << c
+	}
+	if b.nested {
+		allowed |= 1 << unix.CAP_SETFCAP // without it, root gets no user namespace that has root
 	}
 	for c := range unix.CAP_LAST_CAP + 1 {
 		if allowed&(1<<c) == 0 {

@@ -34,11 +34,18 @@ func filterExisting(paths []string) (list []string) {
 	return list
 }
 
-// userLimits returns limits of all users of a sandbox together: of namespaces, which no process inside may make, and a part of what
-// the kernel grants the user who runs Atoll to watch files, so that one sandbox does not use up all of it.
-func userLimits() (list []userLimit) {
+// maxNested is the most namespaces of each kind in a sandbox whose programs may make some.
+const maxNested = 256
+
+// userLimits returns limits of all users of a sandbox together: of namespaces, which no process inside may make unless nested is set,
+// and a part of what the kernel grants the user who runs Atoll to watch files, so that one sandbox does not use up all of it.
+func userLimits(nested bool) (list []userLimit) {
+	most := 0
+	if nested {
+		most = maxNested
+	}
 	for _, name := range []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"} {
-		list = append(list, userLimit{"max_" + name + "_namespaces", 0})
+		list = append(list, userLimit{"max_" + name + "_namespaces", most})
 	}
 	for _, name := range []string{"max_inotify_instances", "max_inotify_watches"} {
 		data, err := os.ReadFile("/proc/sys/user/" + name)
@@ -55,13 +62,22 @@ func userLimits() (list []userLimit) {
 // devices lists the devices of a sandbox.
 var devices = []string{"full", "null", "random", "tty", "urandom", "zero"}
 
-// mountDevices mounts /dev.
-func (r *root) mountDevices() error {
+// nestedProc is the directory in which a sandbox has all of /proc, for root inside only, if its programs may make namespaces: the kernel
+// allows another /proc in these only if one is nowhere covered.
+const nestedProc = "dev/.nested/proc"
+
+// mountDevices mounts /dev, with nestedProc if nested is set.
+func (r *root) mountDevices(nested bool) error {
 	dev := filepath.Join(r.mergedPath(), "dev")
 	if err := mountTmpfs(dev, r.ids, unix.MS_NOEXEC, "mode=0755", "size=64k"); err != nil {
 		return err
 	}
 	return r.ids.actInside(func() error {
+		if nested {
+			if err := os.MkdirAll(filepath.Join(r.mergedPath(), nestedProc), 0o700); err != nil {
+				return err
+			}
+		}
 		for _, name := range []string{"mqueue", "pts", "shm"} {
 			if err := os.Mkdir(filepath.Join(dev, name), 0o755); err != nil {
 				return err

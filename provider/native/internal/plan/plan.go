@@ -20,6 +20,7 @@ const (
 // A Plan is the part of a job that is specific to this provider.
 type Plan struct {
 	HostPaths []string `json:"host_paths,omitempty"` // paths that the host's file system shows in addition to its allow-list
+	Nested    bool     `json:"nested,omitempty"`     // programs may make namespaces and mounts
 	Halt      string   `json:"halt,omitempty"`       // the name of the step before which a test halts the supervisor
 }
 
