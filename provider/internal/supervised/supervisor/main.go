@@ -46,7 +46,7 @@ const Spare = "spare"
 const EmptyTrash = "empty-trash"
 
 func emptyTrash(dir string) int {
-	err := AwaitIDs()
+	err := AwaitIDs(func() bool { return false })
 	if err == nil {
 		err = statedir.Dir(dir).EmptyTrash()
 	}
@@ -129,7 +129,7 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	if err := OwnMounts(); err != nil {
 		return nil, err
 	}
-	if err := AwaitIDs(); err != nil {
+	if err := AwaitIDs(conn.HungUp); err != nil {
 		return nil, err
 	}
 	if kind.Prepare != nil && argumentAt(2) == Spare {

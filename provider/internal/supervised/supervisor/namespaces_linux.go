@@ -27,8 +27,8 @@ func OwnMounts() error {
 const maxIDWait = 10 * time.Second
 
 // AwaitIDs waits until the user namespace of this process has users, which the process that started this one gives it. Then this
-// process is root there. Programs that it executes do not get its rights.
-func AwaitIDs() error {
+// process is root there. Programs that it executes do not get its rights. gone reports that the other process has ended.
+func AwaitIDs(gone func() bool) error {
 	for deadline := time.Now().Add(maxIDWait); ; time.Sleep(500 * time.Microsecond) {
 		users, err1 := os.ReadFile("/proc/self/uid_map")
 		groups, err2 := os.ReadFile("/proc/self/gid_map")
@@ -38,7 +38,7 @@ func AwaitIDs() error {
 		if len(users) > 0 && len(groups) > 0 {
 			break
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(deadline) || gone() {
 			return errors.New("the user namespace has no users")
 		}
 	}

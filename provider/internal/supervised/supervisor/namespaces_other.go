@@ -7,6 +7,6 @@ package supervisor
 func OwnMounts() error { return nil }
 
 // AwaitIDs does nothing: only Linux has user namespaces.
-func AwaitIDs() error { return nil }
+func AwaitIDs(func() bool) error { return nil }
 
 func detachMounts() error { return nil }

@@ -29,7 +29,7 @@ func tryCreate() (err error) {
 	if err := supervisor.OwnMounts(); err != nil {
 		return err
 	}
-	if err := supervisor.AwaitIDs(); err != nil {
+	if err := supervisor.AwaitIDs(func() bool { return false }); err != nil {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
