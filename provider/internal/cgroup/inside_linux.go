@@ -189,7 +189,7 @@ func (i *Inside) Thaw() error {
 	return err
 }
 
-// Thaw lets processes inside that a program has frozen which died since go on. With v1, frozen processes that are killed do not end.
+// Thaw continues processes inside that a supervisor froze before it died. With v1, frozen processes that are killed do not end.
 func (g Group) Thaw() error { return (&Inside{g: g, dirs: g.insideDirs()}).Thaw() }
 
 // findFreezer returns the file that freezes, its value for that, and a function that reports whether all processes stand still; "" if
