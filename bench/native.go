@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -159,6 +160,9 @@ func (b *bench) measureNativeFleet(ctx context.Context, bwrap []method) (err err
 	forEachSandbox(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
 	left := b.listLeftovers(ctx, s, boxes, before)
 	add("left behind", strconv.Itoa(len(left)), "0", len(left) == 0)
+	for _, l := range left {
+		fmt.Fprintln(os.Stderr, "left behind:", l)
+	}
 	return errors.Join(errs...)
 }
 
