@@ -122,7 +122,7 @@ func (s *server) createReady(ctx context.Context) (time.Duration, error) {
 
 // measureNativeFleet creates many sandboxes at once, and as many of bubblewrap.
 func (b *bench) measureNativeFleet(ctx context.Context, bwrap []method) (err error) {
-	s, err := startServer(ctx, b, "native-crowd", nativeSetting, "ATOLL_WARM=false")
+	s, err := startServer(ctx, b, "native-crowd", nativeSetting, "ATOLL_PROVIDERS=native", "ATOLL_WARM=false")
 	if err != nil {
 		return err
 	}
