@@ -293,14 +293,7 @@ func TestProviderKilledAnywhere(t *testing.T) {
 		l.Must("close", next.Close())
 	}
 	t.Logf("states after %d kills: %v", kills, states)
-	last := openLab(t, l.opts)
-	list, err := last.List(l.Context(), atoll.Filter{})
-	l.Must("list", err)
-	for _, st := range list {
-		sb, err := last.Get(l.Context(), st.ID)
-		l.Must("get", err)
-		last.RemoveSandbox(sb)
-	}
+	openLab(t, l.opts).RemoveAll()
 }
 
 // Two processes that create, use and remove the same sandboxes at once get in each other's

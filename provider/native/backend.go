@@ -31,11 +31,12 @@ type backend struct {
 func detectCaps(users bool) atoll.Caps {
 	groups := cgroup.Open(cgroup.Root)
 	memory, cpu := groups.Can()
+	freezes := groups.CanFreeze()
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Usage: true,
 		Images: true, ImageStore: true, Users: users, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: groups.CanFreeze(), Snapshot: groups.CanFreeze(),
+		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: freezes, Snapshot: freezes,
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	if testenv.RunAll() {
 		count = 100
 	}
-	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), images(t)...)...)
+	providertest.Run(t, openProvider, append(append(suiteOptions(), sharedGroups, providertest.Count(count), providertest.FailSteps(openStepwise)), imageOptions(t)...)...)
 }
 
 // sharedGroups are the groups of promises that can share a sandbox.

@@ -15,6 +15,9 @@ import (
 func TestNested(t *testing.T) {
 	testenv.Need(t, testenv.Program("bwrap", "bubblewrap"))
 	l := newLab(t, func(o *native.Options) { o.Nested = true })
+	if probe := atoll.ProbeProvider(l.Context(), l.Provider); !strings.Contains(strings.Join(probe.Notes, "\n"), "native.nested is on") {
+		t.Errorf("the probe does not say so: %q", probe.Notes)
+	}
 	sb := l.NewSandbox(atoll.Spec{})
 	got := l.Sh(sb, "bwrap --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp --unshare-all --uid 1000 --die-with-parent sh -c 'id -u; ls -d /proc/[0-9]* | wc -l; ls -A /tmp'")
 	if lines := strings.Fields(got); len(lines) != 2 || lines[0] != "1000" || len(lines[1]) > 1 {

@@ -21,6 +21,9 @@ func TestProbe(t *testing.T) {
 	if limits := l.Info().Caps.MemoryLimit; limits == strings.Contains(notes, "limits are not enforced") {
 		t.Errorf("memory limits %v, notes %q", limits, notes)
 	}
+	if users := l.Info().Caps.Users; users == strings.Contains(notes, "sandboxes have one user") {
+		t.Errorf("users %v, notes %q", users, notes)
+	}
 }
 
 // A helper that does not exist is refused before anything is made.

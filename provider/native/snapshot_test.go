@@ -100,28 +100,38 @@ func TestCallsDuringSnapshot(t *testing.T) {
 	}
 }
 
-// A supervisor that is killed while it takes a snapshot leaves nothing of that.
+// A sandbox that ends while a snapshot is taken, whether by the end of its supervisor or of its first process, leaves nothing of that.
 func TestSnapshotCutShort(t *testing.T) {
-	l := newLab(t)
-	needSnapshots(l)
-	sb := l.NewSandbox(atoll.Spec{})
-	l.Sh(sb, "head -c 300000000 /dev/zero | tr '\\0' x > /opt/big")
-	done := supervisedtest.RunAsync(func() error { _, err := atoll.TakeSnapshot(l.Context(), sb); return err })
-	time.Sleep(10 * time.Millisecond)
-	l.kill(l.SupervisorOf(sb))
-	if err := <-done; err == nil {
-		t.Log("the snapshot was complete before")
-	} else {
-		supervisedtest.WantKind(t, "snapshot", err, atoll.ErrStopped)
-	}
-	l.AwaitState(sb, atoll.StateFailed)
-	l.Must("start", sb.Start(l.Context()))
-	if got := l.Sh(sb, "wc -c < /opt/big"); strings.TrimSpace(got) != "300000000" {
-		t.Errorf("the file has %s bytes", got)
-	}
-	all, err := atoll.Snapshots(l.Context(), l.Provider)
-	l.Must("list", err)
-	for _, snap := range all {
-		l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l.Provider, snap.ID))
+	for name, find := range map[string]func(l *lab, sb atoll.Sandbox) int{
+		"supervisor": func(l *lab, sb atoll.Sandbox) int { return l.SupervisorOf(sb) },
+		"first process": func(l *lab, sb atoll.Sandbox) int {
+			return supervisedtest.Children(l.T, l.SupervisorOf(sb))["atoll-init"]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			needSnapshots(l)
+			sb := l.NewSandbox(atoll.Spec{})
+			l.Sh(sb, "head -c 300000000 /dev/zero | tr '\\0' x > /opt/big")
+			victim := find(l, sb)
+			done := supervisedtest.RunAsync(func() error { _, err := atoll.TakeSnapshot(l.Context(), sb); return err })
+			time.Sleep(10 * time.Millisecond)
+			l.kill(victim)
+			if err := <-done; err == nil {
+				t.Log("the snapshot was complete before")
+			} else {
+				supervisedtest.WantKind(t, "snapshot", err, atoll.ErrStopped)
+			}
+			l.AwaitState(sb, atoll.StateFailed)
+			l.Must("start", sb.Start(l.Context()))
+			if got := l.Sh(sb, "wc -c < /opt/big"); strings.TrimSpace(got) != "300000000" {
+				t.Errorf("the file has %s bytes", got)
+			}
+			all, err := atoll.Snapshots(l.Context(), l.Provider)
+			l.Must("list", err)
+			for _, snap := range all {
+				l.Must("remove snapshot", atoll.RemoveSnapshot(l.Context(), l.Provider, snap.ID))
+			}
+		})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// images returns the options for the images of the suite.
-func images(t *testing.T) []providertest.Option {
+// imageOptions returns the options for the images of the suite.
+func imageOptions(t *testing.T) []providertest.Option {
 	t.Helper()
 	reg := testimage.Serve(t)
 	ref := reg.Push("tiny:1", testimage.Tiny(t, "text"))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/treecopy"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
@@ -60,9 +61,8 @@ func (s *Sandbox) CopyVolume(ctx context.Context, dir string) error {
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return err
 	}
-	ctx, stop := s.untilExit(ctx)
-	defer stop()
-	if err := treecopy.Copy(ctx, s.dataVolume(), work); err != nil {
+	err := s.copyUntilExit(ctx, treecopy.Copy, s.dataVolume(), work)
+	if err != nil {
 		return fmt.Errorf("copy /work, which no_work would leave out: %w", err)
 	}
 	return nil
@@ -70,20 +70,23 @@ func (s *Sandbox) CopyVolume(ctx context.Context, dir string) error {
 
 // CopyLayer copies the directory with the changes of an overlay. It ends when ctx or the engine does.
 func (s *Sandbox) CopyLayer(ctx context.Context, from, to string) error {
-	ctx, stop := s.untilExit(ctx)
-	defer stop()
-	return treecopy.CopyLayer(ctx, from, to)
+	return s.copyUntilExit(ctx, treecopy.CopyLayer, from, to)
 }
 
-// untilExit returns a ctx that also ends when the engine has ended, until stop is called.
-func (s *Sandbox) untilExit(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+// copyUntilExit copies a tree. It returns ErrStopped if the engine ends meanwhile.
+func (s *Sandbox) copyUntilExit(ctx context.Context, copyTree func(ctx context.Context, from, to string) error, from, to string) error {
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
 	go func() {
 		select {
 		case <-s.engine.Exited():
 			cancel()
-		case <-ctx.Done():
+		case <-within.Done():
 		}
 	}()
-	return ctx, cancel
+	err := copyTree(within, from, to)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return atoll.E("snapshot", s.ID(), atoll.ErrStopped, nil)
+	}
+	return err
 }
