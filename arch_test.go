@@ -590,6 +590,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/supervised":            "its sandboxes have supervisors",
 		"provider/internal/supervised/supervisor": "jobs",
 		"provider/native/internal/plan":           "the job of a supervisor",
+		"provider/native/internal/quota":          "whether the file system limits directories",
 		"provider/native/engine":                  "its own supervisors, without the tag embedengine",
 		"internal/engineprogram":                  "the program of supervisors, with it",
 	},
@@ -599,6 +600,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/supervised/supervisor": "names of steps",
 	},
 	"provider/native/internal/keeper": {
+		"internal/fsutil":                         "what changes take up on disk",
 		"internal/dirfs":                          "files that the guest serves",
 		"internal/inroot":                         "mounts below the root of the sandbox",
 		"internal/interpreter":                    "the error for a missing interpreter",
@@ -615,13 +617,16 @@ var allowedImports = map[string]map[string]string{
 		"provider/native/internal/landlock":       "a wall around files",
 		"provider/native/internal/pid1":           "the first process",
 		"provider/native/internal/plan":           "the job of a supervisor",
+		"provider/native/internal/quota":          "limits of the disk",
 		"provider/native/internal/seccomp":        "the filter of system calls",
 		"provider/native/internal/vfork":          "the start of the first process",
 	},
-	"provider/native/internal/pid1":     {"provider/internal/syslist": "lists of system calls"},
-	"provider/native/internal/vfork":    {"provider/internal/syslist": "lists of system calls"},
-	"provider/native/internal/seccomp":  {},
-	"provider/native/internal/landlock": {},
+	"provider/native/internal/quota/quotatest": {},
+	"provider/native/internal/pid1":            {"provider/internal/syslist": "lists of system calls"},
+	"provider/native/internal/vfork":           {"provider/internal/syslist": "lists of system calls"},
+	"provider/native/internal/quota":           {},
+	"provider/native/internal/seccomp":         {},
+	"provider/native/internal/landlock":        {},
 
 	"provider/providertest": {
 		"layer/intercept":          "interception of calls",
@@ -895,7 +900,7 @@ var dependencies = map[string]struct {
 }
 
 // testSupport lists the packages for tests, which may import package testing.
-var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/internal/hostroot/hostroottest", "provider/internal/supervised/supervisedtest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
+var testSupport = []string{"machine/vm/vmtest", "storage/objectstore/objectstoretest", "agent/jobs/jobstest", "provider/internal/hostroot/hostroottest", "provider/internal/supervised/supervisedtest", "provider/native/internal/quota/quotatest", "provider/providertest", "storage/store/storetest", "internal/testing/testagent/agenttest", "internal/testing/testcluster", "internal/testing/testengine", "internal/testing/testenv", "internal/testing/testimage", "internal/testing/tests3", "internal/testing/testsession", "internal/testing/teststore", "internal/testing/webclient"}
 
 // A source is one Go file of this repository, in any of its modules.
 type source struct {

@@ -109,6 +109,7 @@ type Caps struct {
 	CPULimit     bool       `json:"cpu_limit"`      // Resources.CPUs
 	ProcessLimit bool       `json:"process_limit"`  // Resources.Processes
 	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
+	DiskWatch    bool       `json:"disk_watch"`     // Resources.Disk without DiskLimit: programs that write more are ended
 	NetworkNone  bool       `json:"network_none"`   // the provider enforces the absence of a network
 	NetworkOn    bool       `json:"network_on"`     // a network without restrictions
 	Egress       bool       `json:"egress"`         // NetworkEgress

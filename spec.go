@@ -306,7 +306,7 @@ func (s *Spec) CheckCaps(provider string, caps Caps, advice map[string]string) e
 		{r.Memory > 0, caps.MemoryLimit, "memory_limit", "memory limits"},
 		{r.CPUs > 0, caps.CPULimit, "cpu_limit", "CPU limits"},
 		{r.Processes > 0, caps.ProcessLimit, "process_limit", "process limits"},
-		{r.Disk > 0, caps.DiskLimit, "disk_limit", "disk limits"},
+		{r.Disk > 0, caps.DiskLimit || caps.DiskWatch, "disk_limit", "disk limits"},
 		{r.GPUs != "", caps.GPU, "gpu", "GPUs"},
 		{mode == NetworkOn, caps.NetworkOn, "network_on", "network mode on"},
 		{mode == NetworkEgress, caps.Egress, "egress", "network mode egress"},

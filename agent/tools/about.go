@@ -104,7 +104,7 @@ func describeLimits(r atoll.Resources, caps atoll.Caps) string {
 	if caps.CPULimit && r.CPUs > 0 {
 		all = append(all, fmt.Sprintf("%g CPUs", r.CPUs))
 	}
-	if caps.DiskLimit && r.Disk > 0 {
+	if (caps.DiskLimit || caps.DiskWatch) && r.Disk > 0 {
 		all = append(all, formatBytes(r.Disk)+" of disk")
 	}
 	if caps.ProcessLimit && r.Processes > 0 {

@@ -79,7 +79,7 @@ func (o *Options) Fill(spec *atoll.Spec, caps atoll.Caps) {
 	if r.Processes == 0 && caps.ProcessLimit {
 		r.Processes = defaults.Processes
 	}
-	if r.Disk == 0 && caps.DiskLimit {
+	if r.Disk == 0 && (caps.DiskLimit || caps.DiskWatch) {
 		r.Disk = defaults.Disk
 	}
 	if spec.Cache && caps.Cache {

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/plan"
+	"github.com/seed46cd37a8/atoll/provider/native/internal/quota"
 )
 
 // A backend implements supervised.Backend.
@@ -27,8 +28,10 @@ type backend struct {
 	noIDs  string             // why there are none; "" for root
 }
 
-// detectCaps returns what sandboxes can do on this machine as this user. users is whether there are more users inside than one.
-func detectCaps(users bool) atoll.Caps {
+// detectCaps returns what sandboxes whose files are in dir can do on this machine as this user. users is whether there are more users
+// inside than one.
+func detectCaps(dir string, users bool) atoll.Caps {
+	quotas := os.Geteuid() == 0 && quota.Works(dir)
 	groups := cgroup.Open(cgroup.Root)
 	memory, cpu := groups.Can()
 	freezes := groups.CanFreeze()
@@ -36,7 +39,7 @@ func detectCaps(users bool) atoll.Caps {
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Usage: true,
 		Images: true, ImageStore: true, Users: users, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, Pause: freezes, Snapshot: freezes,
+		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: quotas, DiskWatch: !quotas, Pause: freezes, Snapshot: freezes,
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }
@@ -46,6 +49,7 @@ const (
 	leastMemory    atoll.Bytes = 16 << 20
 	leastCPUs                  = 0.01
 	leastProcesses             = 4
+	leastDisk      atoll.Bytes = 1 << 20
 )
 
 // Supports implements supervised.Backend.
@@ -63,7 +67,6 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		"publish":       "dial instead, which needs no network (atoll port-forward)",
 		"cache":         "use a named volume",
 		"snapshot":      needsCgroups,
-		"disk_limit":    "use gvisor",
 	})
 	if err != nil {
 		return err
@@ -81,6 +84,8 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		return refused("CPU limit %g: this machine has %d", r.CPUs, runtime.NumCPU())
 	case r.Processes > 0 && r.Processes < leastProcesses:
 		return refused("process limit %d: use at least %d", r.Processes, leastProcesses)
+	case r.Disk > 0 && r.Disk < leastDisk:
+		return refused("disk limit %s: use at least %s", r.Disk, leastDisk)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func New(opts Options) (*Provider, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	subIDs, noIDs := supervised.FindSubIDs()
-	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps(os.Geteuid() == 0 || subIDs != nil)}
+	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps(opts.Dir, os.Geteuid() == 0 || subIDs != nil)}
 	images := imagestore.NewBackend(imagestore.Options{
 		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
 	})

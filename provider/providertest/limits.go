@@ -182,6 +182,32 @@ var limitPromises = []promise{
 		}
 		h.runForOutput(t, sb, programCommand("echo", "still there"))
 	}},
+	{"programs that write more than the disk limit are ended", []need{needDiskWatch}, func(t *testing.T, h *harness) {
+		sb := h.createSandbox(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
+		p, _ := h.startReady(t, sb, scriptCommand("ready"))
+		if exit := h.runCommand(t, sb, scriptCommand("swell", "/var/tmp/small", 4, 1)).Exit; exit.Code != 0 {
+			t.Errorf("4 MiB do not fit into 32 MiB: %+v", exit)
+		}
+		if exit := h.runCommand(t, sb, scriptCommand("swell", "/work/big", 64, 1)).Exit; exit.Code != 0 {
+			t.Errorf("64 MiB do not fit into the data volume: %+v", exit)
+		}
+		for _, script := range []string{"swell", "nameless"} {
+			exit := h.runCommand(t, sb, scriptCommand(script, "/var/tmp/"+script, 64, 1000)).Exit
+			if exit.Code != 137 || !strings.Contains(exit.Reason, "disk limit") {
+				t.Errorf("%s: 64 MiB fit into 32 MiB: %+v", script, exit)
+			}
+		}
+		if exit := h.waitExit(t, p); !strings.Contains(exit.Reason, "disk limit") {
+			t.Errorf("another program ended with %+v", exit)
+		}
+		if exit := h.runCommand(t, sb, scriptCommand("swell", "/var/tmp/more", 8, 1000)).Exit; !strings.Contains(exit.Reason, "disk limit") {
+			t.Errorf("a program that writes more ended with %+v", exit)
+		}
+		h.runForOutput(t, sb, programCommand("rm", "/var/tmp/swell", "/var/tmp/more"))
+		if exit := h.runCommand(t, sb, scriptCommand("swell", "/var/tmp/small", 8, 1)).Exit; exit.Code != 0 {
+			t.Errorf("8 MiB do not fit into 32 MiB after the others were removed: %+v", exit)
+		}
+	}},
 	{"a read-only root cannot be written to, the work directory can", []need{needReadOnly}, func(t *testing.T, h *harness) {
 		sb := h.createSandbox(t, atoll.Spec{ReadOnlyRoot: true})
 		for _, name := range []string{"/usr/new", "/etc/new", "/new"} {

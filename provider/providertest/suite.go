@@ -82,6 +82,7 @@ var (
 	needCPU        = newCapNeed("cpu_limit", func(c atoll.Caps) bool { return c.CPULimit })
 	needProcs      = newCapNeed("process_limit", func(c atoll.Caps) bool { return c.ProcessLimit })
 	needDisk       = newCapNeed("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
+	needDiskWatch  = newCapNeed("disk_watch", func(c atoll.Caps) bool { return c.DiskWatch })
 	needNoNet      = newCapNeed("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
 	needNet        = newCapNeed("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
 	needEgress     = newCapNeed("egress", func(c atoll.Caps) bool { return c.Egress })

@@ -132,7 +132,12 @@ var rows = []struct {
 	{"memory limit", func(i atoll.Info) any { return i.Caps.MemoryLimit }},
 	{"CPU limit", func(i atoll.Info) any { return i.Caps.CPULimit }},
 	{"process limit", func(i atoll.Info) any { return i.Caps.ProcessLimit }},
-	{"disk limit", func(i atoll.Info) any { return i.Caps.DiskLimit }},
+	{"disk limit", func(i atoll.Info) any {
+		if i.Caps.DiskWatch {
+			return "ends programs"
+		}
+		return i.Caps.DiskLimit
+	}},
 	{"no network, enforced", func(i atoll.Info) any { return i.Caps.NetworkNone }},
 	{"network, without the host's", func(i atoll.Info) any { return i.Caps.NetworkOn }},
 	{"network to listed hosts only", func(i atoll.Info) any { return i.Caps.Egress }},

@@ -36,6 +36,8 @@ type View struct {
 	// Inside returns the file system as the inside sees it. Its error is the error of every
 	// call that needs it.
 	Inside func(ctx context.Context) (atoll.FS, error)
+	// Explain returns the error of a call that failed inside; nil leaves it as it is.
+	Explain func(err error) error
 	// Live is the file system as running programs see it; nil if none run. It makes the changes
 	// on directories of the host for which programs that watch them get events, if it can.
 	Live atoll.FS
@@ -103,7 +105,15 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 	if err != nil {
 		return err
 	}
-	return fn(routedFS{FS: inside}, abs)
+	return v.explainError(fn(routedFS{FS: inside}, abs))
+}
+
+// explainError returns the error of a call inside.
+func (v *View) explainError(err error) error {
+	if err == nil || v.Explain == nil {
+		return err
+	}
+	return v.Explain(err)
 }
 
 // changeFS is withFS for a change of names or attributes: running programs get events of it if

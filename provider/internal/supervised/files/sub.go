@@ -37,7 +37,7 @@ func (f *FS) withConfinedFS(ctx context.Context, op string, v *View, e extent, n
 	inside, err := v.Inside(ctx)
 	switch {
 	case err == nil:
-		return fn(routedFS{FS: confineTo(inside, f.confinedTo)}, names)
+		return v.explainError(fn(routedFS{FS: confineTo(inside, f.confinedTo)}, names))
 	case plain:
 		return err
 	}

@@ -83,7 +83,7 @@ func (e *engine) makeNetwork(_ context.Context, undo *supervisor.Undo) (err erro
 }
 
 // makeRoot needs no undoing: all its mounts are in this process's own namespace.
-func (e *engine) makeRoot(ctx context.Context, undo *supervisor.Undo) error {
+func (e *engine) makeRoot(ctx context.Context, undo *supervisor.Undo) (err error) {
 	e.root = &root{dir: filepath.Join(e.job.Dir, rootName), ids: e.ids}
 	undo.Add(e.root.closeRoot)
 	changes := filepath.Join(e.job.Dir, changesName)
@@ -92,7 +92,16 @@ func (e *engine) makeRoot(ctx context.Context, undo *supervisor.Undo) error {
 	} else if err := e.restoreChanges(ctx, changes); err != nil {
 		return err
 	}
+	_, missing := os.Lstat(changes)
+	if changes != "" {
+		if err := e.makeChanges(changes); err != nil {
+			return err
+		}
+	}
 	if err := e.root.layOut(e.job.Record.Image, changes, e.plan.HostPaths); err != nil {
+		return err
+	}
+	if e.disk, err = e.newDiskWatch(missing != nil); err != nil {
 		return err
 	}
 	return e.root.writeFiles(e.etcFiles())

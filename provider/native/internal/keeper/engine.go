@@ -55,6 +55,7 @@ type engine struct {
 	ids     *ids
 	network *network
 	root    *root
+	disk    *diskWatch
 
 	init   *pid1.Init
 	pid    int           // of the first process, in this process's namespace

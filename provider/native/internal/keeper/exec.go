@@ -83,6 +83,7 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	})
 	if err == nil {
 		e.refreshCovers() // the table has the process by now
+		e.watchDisk()
 	}
 	return p, err
 }
@@ -250,8 +251,13 @@ func (c *child) Wait() atoll.Exit {
 	case status.Signaled():
 		exit = atoll.Exit{Code: 128 + int(status.Signal()), Signal: atoll.Signal(status.Signal())}
 	}
-	if exit.Code == codeKilled && err == nil && !c.stopped.Load() && c.engine.takeOOMKill() {
-		exit.Reason = "out of memory: the sandbox used more than " + c.engine.job.Spec.Resources.Memory.String()
+	if exit.Code == codeKilled && err == nil && !c.stopped.Load() {
+		switch e := c.engine; {
+		case e.disk.endedSince(c.started):
+			exit.Reason = e.disk.explainEnd()
+		case e.takeOOMKill():
+			exit.Reason = "out of memory: the sandbox used more than " + e.job.Spec.Resources.Memory.String()
+		}
 	}
 	exit.Duration = atoll.Duration(time.Since(c.started))
 	return exit

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,7 +67,13 @@ type runningGuest struct {
 func newFiles(e *engine) *sandboxFiles {
 	f := &sandboxFiles{engine: e}
 	f.FS = files.New(func() (files.View, error) {
-		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.guestFS}, nil
+		begun := time.Now()
+		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.guestFS, Explain: func(err error) error {
+			if e.disk.endedSince(begun) { // the guest was, too
+				return atoll.Errorf("write", e.sandbox.ID(), atoll.ErrExhausted, "%s", e.disk.explainEnd())
+			}
+			return err
+		}}, nil
 	})
 	return f
 }
@@ -143,6 +150,7 @@ func (e *engine) startGuest(ctx context.Context) (*runningGuest, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.watchDisk()
 	return &runningGuest{client, p}, nil
 }
 

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -32,6 +33,28 @@ func (i *ids) actInside(f func() error) (err error) {
 		}
 		if restored != nil {
 			panic(restored) // the thread must not go on as another user
+		}
+	}()
+	return f()
+}
+
+// withinQuota calls f without the right to exceed quotas, and to use the blocks that file systems reserve for root.
+func withinQuota(f func() error) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var rights [2]unix.CapUserData
+	if err := unix.Capget(&header, &rights[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	less := rights
+	less[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+	if err := unix.Capset(&header, &less[0]); err != nil {
+		return os.NewSyscallError("capset", err)
+	}
+	defer func() {
+		if restored := unix.Capset(&header, &rights[0]); restored != nil {
+			err = errors.Join(err, os.NewSyscallError("capset", restored))
 		}
 	}()
 	return f()

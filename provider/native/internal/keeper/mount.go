@@ -125,9 +125,11 @@ func (o overlay) mountOverlay(inNamespace bool) error {
 	if inNamespace {
 		options += ",userxattr"
 	}
-	// The kernel makes files of the layer as the user that mounts it.
+	// The kernel writes files of the layer with the rights of the thread that mounts it.
 	err = o.owners.actInside(func() error {
-		return unix.Mount("overlay", o.target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options)
+		return withinQuota(func() error {
+			return unix.Mount("overlay", o.target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options)
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("mount overlay on %s: %w", o.target, err)

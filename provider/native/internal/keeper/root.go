@@ -57,8 +57,8 @@ func (r *root) closeRoot() {
 // mergedPath returns the path of the root directory of the sandbox.
 func (r *root) mergedPath() string { return r.partPath(mergedName) }
 
-// layOut mounts the root file system: of an image in a directory, or of the host if that is "". The changes go to a directory, or to
-// memory if that is "".
+// layOut mounts the root file system: of an image in a directory, or of the host if that is "". The changes go to a directory that
+// exists, or to memory if that is "".
 func (r *root) layOut(image, changes string, hostPaths []string) error {
 	if err := os.Mkdir(r.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -89,9 +89,6 @@ func (r *root) layOut(image, changes string, hostPaths []string) error {
 		return err
 	}
 	if changes != "" {
-		if err := os.Mkdir(changes, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
 		if err := (bind{owners: r.ids}).mountOn(changes, r.partPath(layersName)); err != nil {
 			return err
 		}

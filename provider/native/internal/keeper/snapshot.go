@@ -29,6 +29,9 @@ func (e *engine) Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOp
 	}
 	if !e.job.Spec.ReadOnlyRoot {
 		copied := filepath.Join(dir, changesName)
+		if err := os.Mkdir(copied, 0o700); err != nil {
+			return err
+		}
 		if err := e.copyChanges(ctx, filepath.Join(e.job.Dir, changesName), copied); err != nil {
 			return err
 		}
@@ -39,13 +42,10 @@ func (e *engine) Snapshot(ctx context.Context, dir string, opts atoll.SnapshotOp
 	return e.sandbox.CopyVolume(ctx, dir)
 }
 
-// copyChanges copies the changes of a root file system to a new directory.
+// copyChanges copies the changes of a root file system to an empty directory.
 func (e *engine) copyChanges(ctx context.Context, from, to string) error {
 	layers, err := os.ReadDir(from)
 	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
 	for _, l := range layers {
@@ -71,6 +71,9 @@ func (e *engine) restoreChanges(ctx context.Context, changes string) error {
 	}
 	made := changes + ".new" // until it is complete
 	if err := os.RemoveAll(made); err != nil {
+		return err
+	}
+	if err := e.makeChanges(made); err != nil {
 		return err
 	}
 	if err := e.copyChanges(ctx, filepath.Join(e.job.Snapshot, changesName), made); err != nil {
