@@ -143,6 +143,11 @@ var allowedImports = map[string]map[string]string{
 		"internal/lazyfs":            "opening files for each call",
 		"provider/internal/volume":   "its volumes",
 	},
+	"provider/internal/hostprocess": {
+		"internal/process":            "their environment",
+		"internal/procgroup":          "starting and ending them",
+		"provider/internal/inprocess": "it is a backend",
+	},
 	"internal/testing/testagent/agenttest": {},
 
 	"internal/tartree":  {},
@@ -492,9 +497,8 @@ var allowedImports = map[string]map[string]string{
 	},
 
 	"provider/local": {
-		"provider/internal/inprocess": "the life of sandboxes, shared with mock",
-		"internal/process":            "host processes",
-		"internal/procgroup":          "starting and stopping engines",
+		"provider/internal/hostprocess": "processes of this machine, shared with native on macOS",
+		"provider/internal/inprocess":   "the life of sandboxes, shared with mock",
 	},
 	"provider/mock": {
 		"provider/internal/inprocess": "the life of sandboxes, shared with local",

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ type Program struct {
 	Env  []string
 	Dir  string              // absolute; checked by the caller
 	TTY  bool                // stdin is its controlling terminal
+	Wrap []string            // if not empty, a command that executes the command that follows it: sandbox-exec and its like
 	As   *syscall.Credential // nil: as this process
 }
 
@@ -47,6 +49,14 @@ func (p *Program) startProcess(stdio process.Stdio, clone func(start func())) (*
 	if err != nil {
 		return nil, p.startError(err)
 	}
+	args := p.Args
+	if len(p.Wrap) > 0 { // which reports errors of the program by its exit code alone
+		if missing := interpreter.Check(path, readHead); missing != nil {
+			return nil, atoll.E("exec", p.Mark.sandbox, atoll.ErrCommandNotFound, missing)
+		}
+		args = slices.Concat(p.Wrap, []string{path}, p.Args[1:])
+		path = p.Wrap[0]
+	}
 	attr := &os.ProcAttr{
 		Dir:   p.Dir,
 		Env:   env,
@@ -54,7 +64,7 @@ func (p *Program) startProcess(stdio process.Stdio, clone func(start func())) (*
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.As},
 	}
 	var started *os.Process
-	clone(func() { started, err = os.StartProcess(path, p.Args, attr) })
+	clone(func() { started, err = os.StartProcess(path, args, attr) })
 	if errors.Is(err, fs.ErrNotExist) {
 		if missing := interpreter.Check(path, readHead); missing != nil {
 			return nil, atoll.E("exec", p.Mark.sandbox, atoll.ErrCommandNotFound, missing)

@@ -14,8 +14,6 @@ package local
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"log/slog"
 	"path/filepath"
 
@@ -68,7 +66,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "local", atoll.ErrInvalid, err)
 	}
-	p, err := inprocess.New(inprocess.Options{Info: info, Image: "host", Backend: backend{realmName(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
+	p, err := inprocess.New(inprocess.Options{Info: info, Image: "host", Backend: newBackend(dir), Dir: opts.Dir, Log: opts.Log, Step: opts.step})
 	if err != nil {
 		return nil, err
 	}
@@ -81,20 +79,4 @@ func New(opts Options) (*Provider, error) {
 // Probe implements atoll.Prober.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probeSystem() }
 
-// A backend runs processes of this machine. It marks them with the realm and the id of their sandbox.
-// The realm differs between directories, whose sandboxes may have the same ids.
-type backend struct{ realm string }
-
-// realmName returns the realm of a directory.
-func realmName(dir string) string {
-	sum := sha256.Sum256([]byte(dir))
-	return hex.EncodeToString(sum[:8])
-}
-
-// Removed implements inprocess.Backend.
-func (backend) Removed(string) {}
-
-var (
-	_ inprocess.Backend = backend{}
-	_ atoll.Prober      = (*Provider)(nil)
-)
+var _ atoll.Prober = (*Provider)(nil)

@@ -3,11 +3,9 @@
 package local
 
 import (
-	"context"
 	"runtime"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
@@ -18,11 +16,5 @@ func probeSystem() atoll.Probe {
 	}
 }
 
-// The methods below are never called, since New fails.
-
-func (backend) OwnUser(string) bool                           { return false }
-func (backend) Shell(*inprocess.Place, *atoll.Command) string { return "" }
-func (backend) Sweep(string) error                            { return nil }
-func (backend) Start(context.Context, *inprocess.Place, *atoll.Command, process.Stdio) (process.Handle, error) {
-	return nil, atoll.E("exec", "", atoll.ErrUnsupported, nil)
-}
+// newBackend is never called, since New fails.
+func newBackend(string) inprocess.Backend { return nil }

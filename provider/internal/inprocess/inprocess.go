@@ -46,6 +46,10 @@ type Options struct {
 	Dir     string       // for this provider alone; created if missing
 	Address string       // Status.Address of every running sandbox
 	Log     *slog.Logger // nil discards
+	// Caps returns what a sandbox can do, if that depends on its spec; nil means Info.Caps for all.
+	Caps func(*atoll.Spec) atoll.Caps
+	// Advice is the advice of Spec.CheckCaps for a spec that needs more than Info.Caps.
+	Advice map[string]string
 
 	// Step, if not nil, is called before each step of creating and starting a sandbox. If it
 	// returns an error, the step fails with that error. Tests use it to inject faults.
@@ -122,6 +126,14 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	return s, nil
+}
+
+// capsOf returns what a sandbox can do.
+func (p *Provider) capsOf(spec *atoll.Spec) atoll.Caps {
+	if p.opts.Caps == nil {
+		return p.opts.Info.Caps
+	}
+	return p.opts.Caps(spec)
 }
 
 // checkStep calls Options.Step, so that a test can fail the step.

@@ -46,7 +46,7 @@ func newSandbox(p *Provider, spec *atoll.Spec) *sandbox {
 		busy:  make(chan struct{}, 1),
 		st: atoll.Status{
 			ID: spec.ID, Provider: info.Name, Spec: *spec, State: atoll.StateCreating,
-			Image: cmp.Or(spec.Image, p.opts.Image), Created: time.Now(), Caps: info.Caps,
+			Image: cmp.Or(spec.Image, p.opts.Image), Created: time.Now(), Caps: p.capsOf(spec),
 		},
 	}
 	s.busy <- struct{}{}

@@ -19,6 +19,7 @@ type Place struct {
 	Spec   *atoll.Spec // with defaults; read-only
 	Prefix string      // DefaultWorkdir, or Spec.Workdir if that is not below DefaultWorkdir
 	Dir    string      // the data volume
+	Linked []string    // the mounted volumes, to which Dir has links
 }
 
 func newPlace(spec *atoll.Spec, store volume.Store) Place {
@@ -26,7 +27,11 @@ func newPlace(spec *atoll.Spec, store volume.Store) Place {
 	if _, ok := dirfs.Below(atoll.DefaultWorkdir, prefix); ok {
 		prefix = atoll.DefaultWorkdir
 	}
-	return Place{spec.ID, spec, prefix, store.Path(spec.Project, volume.DataName(spec.ID))}
+	pl := Place{ID: spec.ID, Spec: spec, Prefix: prefix, Dir: store.Path(spec.Project, volume.DataName(spec.ID))}
+	for _, m := range spec.Mounts {
+		pl.Linked = append(pl.Linked, store.Path(spec.Project, m.Source))
+	}
+	return pl
 }
 
 // HostPath returns the machine's path of a directory as a caller names it. A relative directory is

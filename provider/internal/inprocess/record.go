@@ -148,7 +148,7 @@ func (p *Provider) adoptSandbox(id string) error {
 	defer s.endOperation()
 	s.st, s.lock, s.newDataVolume = r.Status, held, r.Fresh
 	s.needsSweep.Store(true)
-	s.st.Provider, s.st.Spec.Provider, s.st.Caps = p.opts.Info.Name, p.opts.Info.Name, p.opts.Info.Caps
+	s.st.Provider, s.st.Spec.Provider, s.st.Caps = p.opts.Info.Name, p.opts.Info.Name, p.capsOf(&r.Spec)
 	if r.State == atoll.StateCreating {
 		s.undoCreate()
 		return nil

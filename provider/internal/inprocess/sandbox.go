@@ -62,7 +62,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	caps := s.p.opts.Info.Caps
+	caps := s.p.capsOf(s.place.Spec)
 	if err := cmd.CheckCaps(s.p.opts.Info.Name, caps); err != nil {
 		return nil, err
 	}
@@ -132,6 +132,9 @@ func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if _, err := s.runningTable("dial"); err != nil {
 		return nil, err
+	}
+	if !s.p.capsOf(s.place.Spec).Dial {
+		return nil, atoll.Errorf("dial", s.id, atoll.ErrUnsupported, "provider %s reaches no port of a sandbox without a network", s.p.opts.Info.Name)
 	}
 	return dialLoopback(ctx, s.id, port)
 }

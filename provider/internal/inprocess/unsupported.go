@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"maps"
 	"path"
 
 	"github.com/seed46cd37a8/atoll"
@@ -18,6 +19,7 @@ func (p *Provider) checkSupported(spec *atoll.Spec) error {
 		wanted.User = ""
 	}
 	advice := map[string]string{"images": "every sandbox has " + p.opts.Image}
+	maps.Copy(advice, p.opts.Advice)
 	if err := wanted.CheckCaps(p.opts.Info.Name, p.opts.Info.Caps, advice); err != nil {
 		return err
 	}
