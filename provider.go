@@ -62,6 +62,7 @@ type Isolation string
 // The kinds of isolation, weakest first.
 const (
 	IsolationNone      Isolation = "none"      // a process of the host; for development only
+	IsolationProfile   Isolation = "profile"   // a process of the host, with its paths, behind a profile of the host's kernel
 	IsolationContainer Isolation = "container" // namespaces and seccomp on the host's kernel
 	IsolationKernel    Isolation = "kernel"    // an application kernel of its own (gVisor)
 	IsolationVM        Isolation = "vm"        // a hypervisor

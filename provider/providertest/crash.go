@@ -75,7 +75,7 @@ var crashPromises = []promise{
 		}
 		args := append(scriptArgs("stay", "kept"), h.durableFiles()...)
 		p, sb, pid := h.abandonSandbox(t, atoll.Spec{Name: "left", Cmd: args})
-		if h.p.Info().Isolation == atoll.IsolationNone {
+		if seesHost(h.p.Info()) {
 			other, err := p.Create(h.newContext(t), h.completeSpec(atoll.Spec{}))
 			if err != nil {
 				t.Fatalf("Create: %v", err)
@@ -196,7 +196,7 @@ func (h *harness) durableFiles() []string {
 	if info.Caps.Volumes || info.Caps.Durable == atoll.DurableCrash {
 		files = append(files, "kept")
 	}
-	if info.Caps.Durable == atoll.DurableCrash && info.Isolation != atoll.IsolationNone {
+	if info.Caps.Durable == atoll.DurableCrash && !seesHost(info) {
 		files = append(files, "/atoll-test-root") // else it would be the host's root
 	}
 	return files

@@ -404,8 +404,8 @@ func (h *harness) killedBy(exit atoll.Exit, sig atoll.Signal) bool {
 	return exit.Code == 128+int(sig) && exit.Signal == sig
 }
 
-// isBelowHostDir reports whether the provider has no isolation and got is want below a directory of the
+// isBelowHostDir reports whether processes see the paths of the host and got is want below a directory of the
 // host.
 func isBelowHostDir(h *harness, got, want string) bool {
-	return h.p.Info().Isolation == atoll.IsolationNone && strings.HasSuffix(got, want[strings.LastIndex(want, "/"):])
+	return seesHost(h.p.Info()) && strings.HasSuffix(got, want[strings.LastIndex(want, "/"):])
 }

@@ -382,7 +382,7 @@ func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 // rootFile returns the name of a file in the sandbox's root file system. If the root is the host's, the
 // file is in the work directory.
 func (h *harness) rootFile(name string) string {
-	if h.p.Info().Isolation == atoll.IsolationNone {
+	if seesHost(h.p.Info()) {
 		return "/work/" + name
 	}
 	return "/tmp/" + name

@@ -330,7 +330,7 @@ func (h *harness) keepsWork() bool {
 // keepsRoot reports whether the sandbox has its own root file system, which survives Stop and Start.
 func (h *harness) keepsRoot() bool {
 	info := h.p.Info()
-	return info.Caps.Durable != atoll.DurableNone && info.Isolation != atoll.IsolationNone // without isolation it is the host's
+	return info.Caps.Durable != atoll.DurableNone && !seesHost(info) // without isolation it is the host's
 }
 
 // A watchStep changes a sandbox to a state.

@@ -127,12 +127,17 @@ var (
 	needSteps     = newOptionNeed("FailSteps", func(c *config) bool { return c.steps != nil })
 )
 
-// needIsolation requires isolation from the host.
+// needIsolation requires isolation from the host, and files and processes of its own.
 func needIsolation(i atoll.Info, _ *config) string {
-	if i.Isolation != atoll.IsolationNone {
+	if !seesHost(i) {
 		return ""
 	}
-	return i.Name + " claims no isolation"
+	return i.Name + " claims no isolation, or none but a profile"
+}
+
+// seesHost reports whether the processes of sandboxes see the paths of the host.
+func seesHost(i atoll.Info) bool {
+	return i.Isolation == atoll.IsolationNone || i.Isolation == atoll.IsolationProfile
 }
 
 // listGroups returns all groups in the order in which they run.

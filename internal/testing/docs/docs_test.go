@@ -148,7 +148,7 @@ var rows = []struct {
 }
 
 var isolation = map[atoll.Isolation]string{
-	atoll.IsolationNone: "none", atoll.IsolationContainer: "the host's kernel, namespaces",
+	atoll.IsolationNone: "none", atoll.IsolationProfile: "a profile of the host's kernel", atoll.IsolationContainer: "the host's kernel, namespaces",
 	atoll.IsolationKernel: "a kernel of its own", atoll.IsolationVM: "a virtual machine",
 }
 
