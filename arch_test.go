@@ -597,8 +597,16 @@ var allowedImports = map[string]map[string]string{
 		"provider/native/internal/quota":          "whether the file system limits directories",
 		"provider/native/engine":                  "its own supervisors, without the tag embedengine",
 		"internal/engineprogram":                  "the program of supervisors, with it",
+		"provider/native/internal/mac":            "the provider on macOS",
 	},
-	"provider/native/engine": {"provider/native/internal/keeper": "the supervisor"},
+	"provider/native/internal/mac": {
+		"internal/fsutil":                   "the removal of temporary directories",
+		"provider/internal/hostprocess":     "processes of this machine",
+		"provider/internal/inprocess":       "the life of sandboxes",
+		"provider/native/internal/seatbelt": "walls",
+	},
+	"provider/native/internal/seatbelt": {},
+	"provider/native/engine":            {"provider/native/internal/keeper": "the supervisor"},
 	"provider/native/internal/plan": {
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"provider/internal/supervised/supervisor": "names of steps",

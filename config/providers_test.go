@@ -20,7 +20,7 @@ func TestProviderNames(t *testing.T) {
 			t.Errorf("%s and %v are %q, want %q", tt.cfg.Provider, tt.cfg.Providers, got, tt.want)
 		}
 	}
-	for goos, want := range map[string][]string{"linux": {"gvisor", "docker", "native", "microvm", "vmdocker"}, "darwin": {"vmdocker", "docker", "microvm"}} {
+	for goos, want := range map[string][]string{"linux": {"gvisor", "docker", "native", "microvm", "vmdocker"}, "darwin": {"vmdocker", "docker", "native", "microvm"}} {
 		if got := DefaultProviders(goos); !slices.Equal(got, want) {
 			t.Errorf("DefaultProviders(%s) = %v, want %v", goos, got, want)
 		}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ type Entry struct {
 	Table func(cfg *Config) any
 
 	Steady     bool // once it works, it works until the machine reboots
-	Unisolated bool // its sandboxes are processes of this machine: only admins may create them
+	Unisolated bool // its sandboxes are processes of this machine's user: only admins may create them
 	HostKernel bool // it needs only this machine's kernel, which its sandboxes share: accounts of projects may create them if the configuration names it
 	OneImage   bool // all its sandboxes have the same image
 	Pulls      bool // its images come from registries
@@ -61,8 +62,7 @@ func Providers() []Entry {
 			preferredOn: []string{"linux"}, Steady: true, Light: true, image: func(*Config) string { return HostImage }},
 		{Name: "docker", Pulls: true,
 			substitute: true, image: func(c *Config) string { return c.Docker.Image }, host: func(c *Config) string { return c.Docker.remoteHost() }},
-		{Name: "native", Pulls: true, Systems: []string{"linux"}, Why: "it needs namespaces, Landlock and cgroups of Linux",
-			HostKernel: true, Light: true, image: func(*Config) string { return HostImage }},
+		nativeEntry(runtime.GOOS),
 		{Name: "microvm", Pulls: true, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: use vmdocker, with one machine per project",
 			image: func(c *Config) string { return c.MicroVM.Bundle }},
 		{Name: "vmdocker", Pulls: true, Systems: []string{"linux", "darwin", "windows"}, Why: "it needs QEMU, vfkit or WSL",
@@ -72,6 +72,14 @@ func Providers() []Entry {
 		{Name: "local", Named: true, Unisolated: true, OneImage: true, image: func(*Config) string { return HostImage }},
 		{Name: "mock", Named: true, OneImage: true},
 	}
+}
+
+// nativeEntry returns the entry of the provider native on the operating system goos. On macOS its sandboxes belong to one user, have
+// no limits, and see the environment of that user's programs. So only admins may create them.
+func nativeEntry(goos string) Entry {
+	mac := goos == "darwin"
+	return Entry{Name: "native", Systems: []string{"linux", "darwin"}, Why: "it needs namespaces of Linux or Seatbelt of macOS",
+		Pulls: !mac, OneImage: mac, HostKernel: !mac, Unisolated: mac, Light: !mac, image: func(*Config) string { return HostImage }}
 }
 
 // OtherProviders returns the providers in c that are not Atoll's own.

@@ -14,7 +14,7 @@ func TestSystems(t *testing.T) {
 		normal   []string // the defaults; the first is DefaultProvider
 	}{
 		{"linux", []string{"gvisor", "docker", "native", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, nil, []string{"gvisor", "docker", "native", "microvm", "vmdocker"}},
-		{"darwin", []string{"docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "native"}, []string{"vmdocker", "docker", "microvm"}},
+		{"darwin", []string{"docker", "native", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "native", "microvm"}},
 		{"windows", []string{"docker", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "native", "microvm"}, []string{"vmdocker", "docker"}},
 	}
 	for _, tt := range tests {
@@ -41,6 +41,17 @@ func TestNativeIsNoDefault(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin", "windows"} {
 		if names := CandidateProviders(goos); slices.Contains(names, "native") || DefaultProvider(goos) == "native" {
 			t.Errorf("%s: the candidates are %q, the default is %s", goos, names, DefaultProvider(goos))
+		}
+	}
+}
+
+// On macOS, sandboxes of native belong to the user of the server, so accounts of projects cannot create them. They are not started
+// ahead of requests, and have no images.
+func TestNativeEntry(t *testing.T) {
+	for goos, mac := range map[string]bool{"linux": false, "darwin": true, "windows": false} {
+		e := nativeEntry(goos)
+		if e.Named || e.Unisolated != mac || e.OneImage != mac || e.HostKernel == mac || e.Light == mac || e.Pulls == mac {
+			t.Errorf("%s: %+v", goos, e)
 		}
 	}
 }

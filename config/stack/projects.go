@@ -36,7 +36,7 @@ func (b *Builder) refuseSpec(projects map[string]string) func(ctx context.Contex
 		}
 		if e.Unisolated {
 			return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
-				"the provider %s runs processes on the server's machine without isolation: requires role %s", e.Name, auth.RoleAdmin)
+				"the provider %s runs processes of the server's user on its machine: requires role %s", e.Name, auth.RoleAdmin)
 		}
 		if auth.HasTrustedSpec(ctx) {
 			return nil

@@ -32,7 +32,7 @@ func TestProjectLimits(t *testing.T) {
 		{atoll.Spec{Resources: atoll.Resources{Disk: 65 << 30}}, "limit of disk is 64g"},
 		{atoll.Spec{Resources: atoll.Resources{Disk: atoll.Unlimited}}, "limit of disk"},
 		{atoll.Spec{Provider: "kubernetes", Resources: atoll.Resources{Memory: 5 << 30}}, "limit of memory"},
-		{atoll.Spec{Provider: "local"}, "without isolation"},
+		{atoll.Spec{Provider: "local"}, "processes of the server's user"},
 		{atoll.Spec{Provider: "native"}, "share the kernel of the server's machine: requires role admin; the operator can allow it with providers"},
 		{atoll.Spec{Image: "host"}, ""},
 		{atoll.Spec{Image: "registry.example.com/team/app:1"}, ""},

@@ -1,15 +1,10 @@
 //go:build linux
 
-// Package native provides sandboxes with the walls of this machine's kernel: namespaces, a filter of system calls, Landlock and
-// cgroups. There is nothing to install, and neither root nor a daemon is needed. Programs inside run at the machine's own speed, and
-// what separates them from the host is the host's kernel: use gVisor or a virtual machine for code that may attack that. So atoll.Open
-// never chooses this provider: call New.
 package native
 
 import (
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -79,10 +74,8 @@ func kernelVersion() string {
 
 // New opens the state directory. It does not check whether sandboxes work here: Probe does, and Create reports it.
 func New(opts Options) (*Provider, error) {
-	for _, path := range opts.HostPaths {
-		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
-			return nil, atoll.Errorf("native", "", atoll.ErrInvalid, "host path %q: must be an absolute path other than /", path)
-		}
+	if err := checkHostPaths(opts.HostPaths); err != nil {
+		return nil, err
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
