@@ -19,6 +19,9 @@ import (
 // Files that an earlier run left above the limit remain, and can be removed.
 func TestDiskLimitAfterRestart(t *testing.T) {
 	l := newLab(t)
+	if !l.Info().Caps.DiskWatch {
+		t.Skip("the file system of the state directory has quotas")
+	}
 	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Disk: 8 << 20}})
 	run := func(script string) atoll.Exit {
 		t.Helper()
@@ -45,6 +48,9 @@ func TestDiskLimitAfterRestart(t *testing.T) {
 // Files that the API writes count.
 func TestDiskLimitOfFiles(t *testing.T) {
 	l := newLab(t)
+	if !l.Info().Caps.DiskWatch {
+		t.Skip("the file system of the state directory has quotas")
+	}
 	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Disk: 8 << 20}})
 	var err error
 	for begun := time.Now(); err == nil && time.Since(begun) < testenv.Scale(10*time.Second); {

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package quota limits what the files below a directory take up on disk, with the project quotas of ext4, xfs and f2fs. The file
+// Package quota limits what the files below a directory take up on disk, with the project quotas of ext4 and XFS. The file
 // system must be mounted with the option prjquota.
 package quota
 

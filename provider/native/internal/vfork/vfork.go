@@ -37,11 +37,12 @@ type named struct {
 	*syslist.Step
 	name   string
 	clones bool
+	second *syslist.Step // a call to try if this one fails
 }
 
 // New returns an empty script. Its place is fixed, so that its calls can refer to what it contains.
 func New() (*Script, error) {
-	memory, err := unix.Mmap(-1, 0, wordsSize+stepsSize+bytesSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, wordsSize+stepsSize+bytesSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS) // also with a clone that shares no other memory
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
@@ -59,7 +60,7 @@ func (s *Script) Close() error { return unix.Munmap(s.memory) }
 func (s *Script) Do(name string, nr uintptr, args ...uint64) *syslist.Step {
 	step := s.AddCall(nr, args...)
 	step.OnNegative = s.exit
-	s.steps = append(s.steps, named{step, name, false})
+	s.steps = append(s.steps, named{Step: step, name: name})
 	return step
 }
 
@@ -67,11 +68,14 @@ func (s *Script) Do(name string, nr uintptr, args ...uint64) *syslist.Step {
 func (s *Script) Try(nr uintptr, args ...uint64) { s.AddCall(nr, args...) }
 
 // Clone adds a call that clones the child: the clone executes the rest of the script, and the child exits when the clone has
-// executed a program or has ended. The clone is a child of this process, too.
+// executed a program or has ended. The clone is a child of this process, too. It gets a copy of this process's memory only where
+// it must: before Linux 6.2, a process that has left its time namespace cannot share its memory.
 func (s *Script) Clone(name string, flags uint64) {
-	step := s.AddCall(unix.SYS_CLONE, flags|unix.CLONE_PARENT|unix.CLONE_VM|unix.CLONE_VFORK|uint64(unix.SIGCHLD))
-	step.OnNegative, step.OnPositive = s.exit, s.exit
-	s.steps = append(s.steps, named{step, name, true})
+	flags |= unix.CLONE_PARENT | unix.CLONE_VFORK | uint64(unix.SIGCHLD)
+	shared, copied := s.AddCall(unix.SYS_CLONE, flags|unix.CLONE_VM), s.AddCall(unix.SYS_CLONE, flags)
+	shared.OnPositive, shared.OnZero, shared.OnNegative = s.exit, s.AddCall(unix.SYS_GETPID), copied
+	copied.OnPositive, copied.OnNegative = s.exit, s.exit
+	s.steps = append(s.steps, named{shared, name, true, copied}, named{copied, name, true, nil})
 }
 
 // Run starts a child that executes the script, the last call of which must execute a program. It returns the PID of the
@@ -112,7 +116,7 @@ func (s *Script) findResult(child int) (pid int, err error) {
 	answer := syslist.Answer(s.memory[:len(s.Words)*8])
 	pid = child
 	for _, step := range s.steps {
-		if !answer.WasExecuted(step.Step) {
+		if !answer.WasExecuted(step.Step) || step.second != nil && answer.WasExecuted(step.second) {
 			continue
 		}
 		if n := answer.GetResult(step.Step); step.clones && n > 0 {

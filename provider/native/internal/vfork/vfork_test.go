@@ -84,6 +84,25 @@ func TestClone(t *testing.T) {
 	mustHaveNoChild(t)
 }
 
+// A clone enters a new time namespace, also where it cannot share memory then.
+func TestCloneIntoTimeNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for namespaces without a user namespace")
+	}
+	s := newScript(t)
+	s.Do("time namespace", unix.SYS_UNSHARE, unix.CLONE_NEWTIME)
+	offsets := []byte("boottime 1000000000 0")
+	s.Do("close", unix.SYS_CLOSE, 0)
+	s.Do("open", unix.SYS_OPENAT, ^uint64(99), s.AddText("/proc/self/timens_offsets"), unix.O_WRONLY)
+	s.Do("offsets", unix.SYS_WRITE, 0, s.AddBytes(offsets), uint64(len(offsets)))
+	s.Clone("clone", unix.CLONE_NEWPID)
+	r := addCommand(t, s, "/bin/cat", "/proc/uptime")
+	if got, _ := runScript(t, s, r, nil); len(got) < len("1000000000.00 ") || got[0] != '1' {
+		t.Errorf("uptime %q", got)
+	}
+	mustHaveNoChild(t)
+}
+
 func mustHaveNoChild(t *testing.T) {
 	t.Helper()
 	if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) {

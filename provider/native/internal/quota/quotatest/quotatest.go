@@ -20,7 +20,7 @@ func Mount(t testing.TB) string {
 		t.Skip("only root can mount a file system")
 	}
 	dir, disk := t.TempDir(), filepath.Join(t.TempDir(), "disk")
-	if err := errors.Join(os.WriteFile(disk, nil, 0o600), os.Truncate(disk, 256<<20)); err != nil {
+	if err := errors.Join(os.WriteFile(disk, nil, 0o600), os.Truncate(disk, 512<<20)); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) error {
