@@ -20,8 +20,9 @@ import (
 // A backend implements supervised.Backend for sandboxes on gVisor.
 type backend struct {
 	*imagestore.Backend
-	opts Options
-	caps atoll.Caps
+	opts   Options
+	caps   atoll.Caps
+	groups cgroup.Base
 }
 
 // Restores implements supervised.Backend.

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
 	"github.com/seed46cd37a8/atoll/provider/internal/imagestore"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
@@ -94,15 +95,16 @@ func New(opts Options) (*Provider, error) {
 	if opts.Platform == "" {
 		opts.Platform = "systrap"
 	}
-	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: detectCaps()}
+	groups := cgroup.Open(cgroup.Root).FindBase()
+	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: detectCaps(groups)}
 	images := imagestore.NewBackend(imagestore.Options{
 		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
 	})
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: &backend{images, opts, info.Caps}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
+		Info: info, Backend: &backend{images, opts, info.Caps, groups}, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
 		Stock:   supervised.Stock{Max: opts.Stock, Spec: atoll.Spec{Resources: opts.StockResources}, Image: imagestore.Host, HasRoom: opts.HasRoom},
-		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
+		Cgroups: groups.Path, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err

@@ -16,15 +16,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
-// detectCaps returns what sandboxes can do on this machine as this user.
-func detectCaps() atoll.Caps {
+// detectCaps returns what sandboxes can do on this machine as this user, with cgroups in groups.
+func detectCaps(groups cgroup.Base) atoll.Caps {
 	root := os.Geteuid() == 0
-	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, DurableExec: true, Usage: true,
 		Images: true, ImageStore: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
+		MemoryLimit: groups.Memory, CPULimit: groups.CPU, ProcessLimit: true, DiskLimit: true,
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }
@@ -44,10 +43,12 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	if userdb.IsRoot(wanted.User) {
 		wanted.User = ""
 	}
-	needsCgroups := "they need a writable cgroup: " + cgroupAdvice() + ", or leave them out"
+	needs := func(controller string) string {
+		return "they need " + cgroup.Open(cgroup.Root).Lack(b.groups, controller) + ", or leave them out"
+	}
 	err := wanted.CheckCaps("gvisor", b.caps, map[string]string{
-		"memory_limit":  needsCgroups,
-		"cpu_limit":     needsCgroups,
+		"memory_limit":  needs("memory"),
+		"cpu_limit":     needs("cpu"),
 		"users":         "only root exists without privileges; run as root for other users",
 		"network_named": "use mode on or egress",
 		"publish":       "dial instead, which needs no network (atoll port-forward)",
@@ -73,14 +74,6 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	return nil
 }
 
-// cgroupAdvice says how to get a writable cgroup.
-func cgroupAdvice() string {
-	if os.Geteuid() == 0 {
-		return "mount /sys/fs/cgroup read-write here"
-	}
-	return "run as root"
-}
-
 // Probe implements supervised.Backend.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if b.buildsHelper() && helperIsMissing(b.opts.Dir, ownVersion()) {
@@ -98,8 +91,8 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if probe.OK && b.opts.Helper == "" && slowEngine != "" {
 		probe.Notes = append(probe.Notes, slowEngine)
 	}
-	if probe.OK && !b.caps.MemoryLimit {
-		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+cgroupAdvice()+")")
+	if probe.OK {
+		probe.Notes = append(probe.Notes, supervised.LimitNotes(b.groups)...)
 	}
 	return probe
 }

@@ -33,23 +33,16 @@ type backend struct {
 }
 
 // capsOf returns the capabilities of sandboxes on this computer as this user, in machines with the
-// capabilities able.
-func capsOf(able vm.Caps) atoll.Caps {
-	_, cpu := cgroup.Open(cgroup.Root).Can()
+// capabilities able and the cgroups in groups.
+func capsOf(able vm.Caps, groups cgroup.Base) atoll.Caps {
 	sized, network := !able.Sizeless, able.Network || able.Frames
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: vmengine.Usage && sized,
 		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
-		MemoryLimit: sized, CPULimit: cpu && sized, ProcessLimit: sized, DiskLimit: !able.Root,
+		MemoryLimit: sized, CPULimit: groups.CPU && sized, ProcessLimit: sized, DiskLimit: !able.Root,
 		NetworkNone: true, NetworkOn: network, Egress: network, Refusals: network,
 	}
-}
-
-// hasCgroups reports whether each supervisor gets a cgroup.
-func hasCgroups() bool {
-	memory, cpu := cgroup.Open(cgroup.Root).Can()
-	return memory || cpu
 }
 
 // Open implements supervised.Backend.

@@ -7,13 +7,14 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 )
 
 // Without a cgroup, a part of a CPU is refused, and whole ones are not.
 func TestPartsOfCPUs(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		b := &backend{caps: vm.Caps{Network: true}}
-		b.able = capsOf(b.caps)
+		b.able = capsOf(b.caps, cgroup.Base{CPU: true})
 		b.able.CPULimit = held
 		for _, cpus := range []float64{0, 1, 2, 0.5, 1.5, atoll.Unlimited} {
 			want := atoll.Kind("")

@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
 )
@@ -93,12 +94,13 @@ func New(opts Options) (*Provider, error) {
 		return nil, err
 	}
 	b := &backend{opts: opts, driver: driver, caps: driver.Caps()}
-	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: capsOf(b.caps)}
+	groups := cgroup.Open(cgroup.Root).FindBase()
+	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: capsOf(b.caps, groups)}
 	b.able = info.Caps
 	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Supervisor: vmengine.Argv0, Steps: vmengine.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
-		Cgroups: hasCgroups(), Cgroup: opts.Cgroup,
+		Cgroups: groups.Path, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err

@@ -24,22 +24,21 @@ type backend struct {
 	*imagestore.Backend
 	opts   Options
 	caps   atoll.Caps
+	groups cgroup.Base
 	subIDs *supervised.SubIDs // of this user; nil if there are none
 	noIDs  string             // why there are none; "" for root
 }
 
 // detectCaps returns what sandboxes whose files are in dir can do on this machine as this user. users is whether there are more users
-// inside than one.
-func detectCaps(dir string, users bool) atoll.Caps {
+// inside than one, and groups where their cgroups are.
+func detectCaps(dir string, users bool, groups cgroup.Base) atoll.Caps {
 	quotas := os.Geteuid() == 0 && quota.Works(dir)
-	groups := cgroup.Open(cgroup.Root)
-	memory, cpu := groups.Can()
-	freezes := groups.CanFreeze()
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Usage: true,
 		Images: true, ImageStore: true, Users: users, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: quotas, DiskWatch: !quotas, Pause: freezes, Snapshot: freezes,
+		MemoryLimit: groups.Memory, CPULimit: groups.CPU, ProcessLimit: true, DiskLimit: quotas, DiskWatch: !quotas,
+		Pause: groups.Freeze, Snapshot: groups.Freeze,
 		NetworkNone: true, NetworkOn: true, Egress: true, Refusals: true,
 	}
 }
@@ -58,15 +57,17 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	if userdb.IsRoot(wanted.User) {
 		wanted.User = ""
 	}
-	needsCgroups := "they need a writable cgroup: " + cgroupAdvice() + ", or leave them out"
+	needs := func(controller string) string {
+		return "they need " + cgroup.Open(cgroup.Root).Lack(b.groups, controller) + ", or leave them out"
+	}
 	err := wanted.CheckCaps("native", b.caps, map[string]string{
-		"memory_limit":  needsCgroups,
-		"cpu_limit":     needsCgroups,
+		"memory_limit":  needs("memory"),
+		"cpu_limit":     needs("cpu"),
 		"users":         "only root exists inside: " + b.noIDs + "; " + idsAdvice,
 		"network_named": "use mode on or egress",
 		"publish":       "dial instead, which needs no network (atoll port-forward)",
 		"cache":         "use a named volume",
-		"snapshot":      needsCgroups,
+		"snapshot":      needs("freezer"),
 	})
 	if err != nil {
 		return err
@@ -88,14 +89,6 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		return refused("disk limit %s: use at least %s", r.Disk, leastDisk)
 	}
 	return nil
-}
-
-// cgroupAdvice says how to get a writable cgroup.
-func cgroupAdvice() string {
-	if os.Geteuid() == 0 {
-		return "mount /sys/fs/cgroup read-write here"
-	}
-	return "run as root"
 }
 
 // idsAdvice says how an ordinary user gets sandboxes with several users.
@@ -125,9 +118,7 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if b.opts.Helper == "" && slowEngine != "" {
 		probe.Notes = append(probe.Notes, slowEngine)
 	}
-	if !b.caps.MemoryLimit {
-		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+cgroupAdvice()+")")
-	}
+	probe.Notes = append(probe.Notes, supervised.LimitNotes(b.groups)...)
 	return probe
 }
 

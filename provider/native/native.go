@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/machine/image"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
 	"github.com/seed46cd37a8/atoll/provider/internal/imagestore"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
@@ -81,17 +82,19 @@ func New(opts Options) (*Provider, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	subIDs, noIDs := supervised.FindSubIDs()
-	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: detectCaps(opts.Dir, os.Geteuid() == 0 || subIDs != nil)}
+	groups := cgroup.Open(cgroup.Root).FindBase()
+	caps := detectCaps(opts.Dir, os.Geteuid() == 0 || subIDs != nil, groups)
+	info := atoll.Info{Name: "native", Isolation: atoll.IsolationContainer, Version: kernelVersion(), Caps: caps}
 	images := imagestore.NewBackend(imagestore.Options{
 		Store: opts.Image, Users: info.Caps.Users, HostEnv: func() []string { return hostroot.Env(os.Environ(), opts.HostPaths) },
 	})
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: &backend{images, opts, info.Caps, subIDs, noIDs}, SubIDs: subIDs, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
+		Info: info, Backend: &backend{images, opts, info.Caps, groups, subIDs, noIDs}, SubIDs: subIDs, Supervisor: plan.SupervisorArgv0, Steps: plan.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Starts: runtime.NumCPU() + 1, Log: opts.Log, Step: opts.step,
 		Stock: supervised.Stock{
 			Max: opts.Stock, Spec: atoll.Spec{Resources: opts.StockResources}, Image: imagestore.Host, HasRoom: opts.HasRoom,
 		},
-		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
+		Cgroups: groups.Path, Cgroup: opts.Cgroup,
 	})
 	if err != nil {
 		return nil, err

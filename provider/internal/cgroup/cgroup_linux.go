@@ -24,44 +24,23 @@ var v1Controllers = []string{"memory", "cpu", "cpuacct"}
 
 // A Hierarchy is a mounted cgroup file system.
 type Hierarchy struct {
-	root  string
-	v2    bool
-	write func(file, value string) error // tests replace it to imitate a kernel
+	root string
+	v2   bool
+
+	// Tests replace these to imitate a kernel.
+	write     func(file, value string) error
+	writable  func(path string) bool
+	own       func() (map[string]string, error) // this thread's groups by controller; "" is that of v2
+	delegated func(dir string) bool
 }
 
 // Open returns the hierarchy that is mounted at root: Root, except in tests.
 func Open(root string) Hierarchy {
 	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
-	return Hierarchy{root, err == nil, writeFile}
+	return Hierarchy{root, err == nil, writeFile, isWritable, ownGroups, isDelegated}
 }
 
 func writeFile(file, value string) error { return os.WriteFile(file, []byte(value), 0o644) }
-
-// Can reports whether this process may limit memory and CPUs. On v2 it enables the missing
-// controllers, as Make would: this is the only way to find out whether the kernel refuses
-// that, for instance because the processes of a container are in the root that it sees.
-func (h Hierarchy) Can() (memory, cpu bool) {
-	if !h.v2 {
-		return isWritable(filepath.Join(h.root, "memory")), isWritable(filepath.Join(h.root, "cpu"))
-	}
-	if !isWritable(h.root) {
-		return false, false
-	}
-	return h.enableController("memory"), h.enableController("cpu")
-}
-
-// enableController reports whether the groups of v2 have the controller, and enables it if
-// necessary.
-func (h Hierarchy) enableController(controller string) bool {
-	has := func(file string) bool {
-		data, err := os.ReadFile(filepath.Join(h.root, file))
-		return err == nil && slices.Contains(strings.Fields(string(data)), controller)
-	}
-	if has("cgroup.subtree_control") {
-		return true
-	}
-	return has("cgroup.controllers") && h.write(filepath.Join(h.root, "cgroup.subtree_control"), "+"+controller) == nil
-}
 
 func isWritable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
 
@@ -71,7 +50,7 @@ type Group struct {
 	path string // relative to the hierarchies' roots
 }
 
-// Group returns the group at path, made or not; "" gives the zero Group.
+// Group returns the group at path, made or not, whose parent is a Base; "" gives the zero Group.
 func (h Hierarchy) Group(path string) Group {
 	if path == "" {
 		return Group{}
@@ -87,10 +66,14 @@ func (g Group) groupDirs() []string {
 	if g.h.v2 {
 		return []string{filepath.Join(g.h.root, g.path)}
 	}
-	var dirs []string
-	for _, name := range v1Controllers {
-		if isWritable(filepath.Join(g.h.root, name)) {
-			dirs = append(dirs, filepath.Join(g.h.root, name, g.path))
+	return g.dirsOf(v1Controllers)
+}
+
+// dirsOf returns the group's directories for those controllers of v1 for which this process may make them.
+func (g Group) dirsOf(controllers []string) (dirs []string) {
+	for _, name := range controllers {
+		if dir := filepath.Join(g.h.root, name, g.path); g.h.writable(filepath.Dir(dir)) {
+			dirs = append(dirs, dir)
 		}
 	}
 	return dirs
@@ -104,8 +87,8 @@ func (g Group) Make(l Limits) (err error) {
 		}
 	}()
 	if g.path != "" && g.h.v2 {
-		if err := g.enableControllers(); err != nil {
-			return err
+		for _, controller := range []string{"memory", "cpu", "pids"} { // systemd may have disabled some since FindBase
+			g.h.enableController(filepath.Join(g.h.root, filepath.Dir(g.path)), controller)
 		}
 	}
 	for _, dir := range g.groupDirs() {
@@ -121,24 +104,6 @@ func (g Group) Limit(l Limits) error {
 	for _, s := range g.limitSettings(l) {
 		if err := g.h.write(s.file, s.value); err != nil {
 			return fmt.Errorf("limit: %w", err)
-		}
-	}
-	return nil
-}
-
-// enableControllers enables the controllers for the group, from the root down.
-func (g Group) enableControllers() error {
-	dir := g.h.root
-	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
-		for _, controller := range []string{"+memory", "+cpu", "+pids"} {
-			err := g.h.write(filepath.Join(dir, "cgroup.subtree_control"), controller)
-			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // EINVAL: the machine has no such controller
-				return fmt.Errorf("enable %s: %w", controller[1:], err)
-			}
-		}
-		dir = filepath.Join(dir, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -226,13 +191,20 @@ func (g Group) Join(pid int) error {
 	return nil
 }
 
-// Leave moves this process to the root of the hierarchies, so that its group can be
-// removed.
+// Leave moves this process out of the group, so that it can be removed: to the group's base, or to the leaf there.
 func (g Group) Leave() error {
-	if g.path == "" {
-		return nil
+	pid := strconv.Itoa(os.Getpid())
+	for _, dir := range g.groupDirs() {
+		base := filepath.Dir(dir)
+		err := g.h.write(filepath.Join(base, "cgroup.procs"), pid)
+		if errors.Is(err, unix.EBUSY) {
+			err = g.h.joinLeaf(base, pid)
+		}
+		if err != nil {
+			return fmt.Errorf("leave cgroup: %w", err)
+		}
 	}
-	return Group{g.h, "."}.Join(os.Getpid())
+	return nil
 }
 
 // removeTimeout is the time that Remove waits for the last processes, which stay in their
@@ -246,6 +218,9 @@ func (g Group) Remove() error {
 	var errs []error
 	for _, dir := range slices.Concat(g.insideDirs(), g.groupDirs()) {
 		errs = append(errs, removeDir(dir))
+	}
+	if g.path != "" && g.h.v2 {
+		_ = unix.Rmdir(filepath.Join(g.h.root, filepath.Dir(g.path), leafName)) // fails while there are processes in it
 	}
 	return errors.Join(errs...)
 }
@@ -293,16 +268,17 @@ func (g Group) OOMKills() (n int64) {
 	return n
 }
 
-// Usage returns the memory, in bytes, and the CPU time that the group uses; ok is false for
-// the zero Group.
+// Usage returns the memory, in bytes, and the CPU time that the group uses; ok is false if the group lacks one of the controllers.
 func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
 	switch {
 	case g.path == "":
 		return 0, 0, false
 	case g.h.v2:
-		return readNumber(g.filePath("", "memory.current")), time.Duration(readKey(g.filePath("", "cpu.stat"), "usage_usec")) * time.Microsecond, true
+		used := g.filePath("", "memory.current")
+		return readNumber(used), time.Duration(readKey(g.filePath("", "cpu.stat"), "usage_usec")) * time.Microsecond, pathExists(used)
 	}
-	return readNumber(g.filePath("memory", "memory.usage_in_bytes")), time.Duration(readNumber(g.filePath("cpuacct", "cpuacct.usage"))), true
+	used, spent := g.filePath("memory", "memory.usage_in_bytes"), g.filePath("cpuacct", "cpuacct.usage")
+	return readNumber(used), time.Duration(readNumber(spent)), pathExists(used) && pathExists(spent)
 }
 
 // readNumber reads a file that holds one number; 0 if it cannot.

@@ -3,7 +3,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // fakeHierarchy makes a directory that looks like a cgroup file system: not every machine
@@ -52,56 +49,6 @@ var v1Files = map[string]string{
 	"memory/tasks": "", "cpu/tasks": "", "cpuacct/tasks": "",
 	"memory/box/memory.usage_in_bytes": "8192\n", "cpuacct/box/cpuacct.usage": "2000000000\n",
 	"memory/box/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
-}
-
-func TestCan(t *testing.T) {
-	for name, test := range map[string]struct {
-		files       map[string]string
-		memory, cpu bool
-	}{
-		"v2":             {v2Files, true, true},
-		"v2 without cpu": {map[string]string{"cgroup.controllers": "memory", "cgroup.subtree_control": ""}, true, false},
-		"v2 alone":       {map[string]string{"cgroup.controllers": ""}, false, false},
-		"v1":             {v1Files, true, true},
-		"nothing":        {nil, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			memory, cpu := fakeHierarchy(t, test.files).Can()
-			if memory != test.memory || cpu != test.cpu {
-				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
-			}
-		})
-	}
-}
-
-// In a container with a cgroup namespace of its own, everything looks writable, but its
-// processes are in the root that it sees: the kernel enables nothing there. The test
-// imitates the kernel.
-func TestCanIsTried(t *testing.T) {
-	for name, test := range map[string]struct {
-		enabled     string // before
-		busy        string // what the kernel does not enable
-		memory, cpu bool
-	}{
-		"both":               {"", "", true, true},
-		"none":               {"", "+memory +cpu", false, false},
-		"memory alone":       {"", "+cpu", true, false},
-		"enabled by another": {"memory cpu", "+memory +cpu", true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := fakeHierarchy(t, map[string]string{"cgroup.controllers": "cpu memory", "cgroup.subtree_control": test.enabled})
-			h.write = func(file, value string) error {
-				if filepath.Base(file) == "cgroup.subtree_control" && strings.Contains(test.busy, value) {
-					return &fs.PathError{Op: "write", Path: file, Err: unix.EBUSY}
-				}
-				return writeFile(file, value)
-			}
-			memory, cpu := h.Can()
-			if memory != test.memory || cpu != test.cpu {
-				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
-			}
-		})
-	}
 }
 
 // A memory limit allows no additional swap. On v1 the limit of both together must never be
@@ -229,7 +176,7 @@ func TestFixedMemory(t *testing.T) {
 // The kernel reports that a process of the group takes memory.
 func TestWatchMemory(t *testing.T) {
 	h := Open(Root)
-	if memory, _ := h.Can(); !memory {
+	if b := h.FindBase(); b.Path != "/" || !b.Memory {
 		t.Skip("no writable cgroup on this machine")
 	}
 	g := h.Group("/atoll-test-" + t.Name())
@@ -380,7 +327,7 @@ func TestProtect(t *testing.T) {
 // TestRealGroup limits this machine's own cgroups, if it may.
 func TestRealGroup(t *testing.T) {
 	h := Open(Root)
-	if memory, _ := h.Can(); !memory {
+	if b := h.FindBase(); b.Path != "/" || !b.Memory {
 		t.Skip("no writable cgroup on this machine")
 	}
 	g := h.Group("/atoll-test-" + strings.ReplaceAll(t.Name(), "/", "-"))

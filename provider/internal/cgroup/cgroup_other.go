@@ -13,8 +13,8 @@ type Hierarchy struct{}
 // Open returns the Hierarchy.
 func Open(string) Hierarchy { return Hierarchy{} }
 
-// Can returns false.
-func (Hierarchy) Can() (memory, cpu bool) { return false, false }
+// FindBase returns the zero Base.
+func (Hierarchy) FindBase() Base { return Base{} }
 
 // A Group has no effect.
 type Group struct{}

@@ -22,22 +22,6 @@ var insideControllers = []string{"pids", "freezer"}
 // reservedThreads is the number of threads, on v2, of the program that owns the sandbox, and which the limit of processes counts.
 const reservedThreads = 64
 
-// CanFreeze reports whether this process may freeze what is inside a sandbox.
-func (h Hierarchy) CanFreeze() bool {
-	if h.v2 {
-		return isWritable(h.root)
-	}
-	return isWritable(filepath.Join(h.root, "freezer"))
-}
-
-// CanLimitProcesses reports whether this process may limit the number of processes.
-func (h Hierarchy) CanLimitProcesses() bool {
-	if h.v2 {
-		return isWritable(h.root) && h.enableController("pids")
-	}
-	return isWritable(filepath.Join(h.root, "pids"))
-}
-
 // An Inside is the part of a Group that has only the processes inside a sandbox, without the program that owns it: they can be
 // frozen. The zero Inside has no effect.
 type Inside struct {
@@ -76,19 +60,14 @@ func (g Group) MakeInside(processes int) (*Inside, error) {
 }
 
 // insideDirs returns the directories of the part for the processes inside.
-func (g Group) insideDirs() (dirs []string) {
+func (g Group) insideDirs() []string {
 	if g.path == "" {
 		return nil
 	}
 	if g.h.v2 {
 		return []string{filepath.Join(g.h.root, g.path, insideName)}
 	}
-	for _, name := range insideControllers {
-		if isWritable(filepath.Join(g.h.root, name)) {
-			dirs = append(dirs, filepath.Join(g.h.root, name, g.path))
-		}
-	}
-	return dirs
+	return g.dirsOf(insideControllers)
 }
 
 // Clone calls start, which clones a process into the group: on v2 dir is the directory to clone it into; on v1, where dir is nil, the
@@ -105,7 +84,7 @@ func (i *Inside) Clone(start func(dir *os.File) error) (err error) {
 		defer dir.Close()
 		return start(dir)
 	}
-	own, err := ownGroups()
+	own, err := i.g.h.own()
 	if err != nil {
 		return err
 	}
@@ -127,7 +106,7 @@ func (i *Inside) moveThread(dir string) error {
 	return nil
 }
 
-// ownGroups returns the groups of this thread by controller.
+// ownGroups returns the groups of this thread by controller; "" is the name of v2.
 func ownGroups() (map[string]string, error) {
 	data, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {

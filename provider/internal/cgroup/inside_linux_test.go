@@ -75,24 +75,6 @@ func TestMakeInside(t *testing.T) {
 	}
 }
 
-func TestCanInside(t *testing.T) {
-	for name, test := range map[string]struct {
-		files         map[string]string
-		freeze, limit bool
-	}{
-		"v2":              {v2Inside, true, true},
-		"v2 without pids": {map[string]string{"cgroup.controllers": "memory", "cgroup.subtree_control": ""}, true, false},
-		"v1":              {v1Inside, true, true},
-		"v1 alone":        {v1Files, false, false},
-		"nothing":         {nil, false, false},
-	} {
-		h := fakeHierarchy(t, test.files)
-		if freeze, limit := h.CanFreeze(), h.CanLimitProcesses(); freeze != test.freeze || limit != test.limit {
-			t.Errorf("%s: can freeze %v, limit %v, want %v, %v", name, freeze, limit, test.freeze, test.limit)
-		}
-	}
-}
-
 // On v2 a process is cloned into the group; on v1 it inherits the groups of the thread, which goes back to its own.
 func TestCloneInside(t *testing.T) {
 	own, err := ownGroups()
@@ -221,7 +203,7 @@ func TestRealFreeze(t *testing.T) {
 	for name, root := range map[string]string{"v1, or v2": Root, "v2 beside v1": filepath.Join(Root, "unified")} {
 		t.Run(name, func(t *testing.T) {
 			h := Open(root)
-			if !h.CanFreeze() {
+			if !h.FindBase().Freeze {
 				t.Skipf("no cgroup in %s can be made and frozen", root)
 			}
 			g := h.Group("/atoll-test-freeze")

@@ -198,17 +198,17 @@ func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...s
 	return s, nil
 }
 
-// cgroupLimits returns the limits of the sandbox's cgroup.
+// cgroupLimits returns the limits of the sandbox's cgroup, as far as this machine enforces them.
 func (p *Provider) cgroupLimits(rec *statedir.Record) cgroup.Limits {
-	return p.opts.Backend.Limits(rec.Status.Spec.Resources.WithDefaults())
+	return p.opts.Backend.Limits(keepEnforced(rec.Status.Spec.Resources.WithDefaults(), p.opts.Info.Caps))
 }
 
 // cgroupPath returns the path of the sandbox's cgroup; "" where none can be made.
 func (p *Provider) cgroupPath(id string) string {
-	if !p.opts.Cgroups {
+	if p.opts.Cgroups == "" {
 		return ""
 	}
-	return "/" + p.opts.Cgroup + id
+	return path.Join(p.opts.Cgroups, p.opts.Cgroup+id)
 }
 
 // sandboxCgroup returns the cgroup that the sandbox's record names.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
 )
 
 // Try finds out whether a supervisor could be started. It starts a process in its place,
@@ -51,6 +52,20 @@ func runWithIDs(cmd *exec.Cmd, ids *SubIDs) ([]byte, error) {
 		return out.Bytes(), err
 	}
 	return nil, mapped
+}
+
+// LimitNotes says which limits sandboxes whose cgroups are in groups do not have, and how to get them.
+func LimitNotes(groups cgroup.Base) []string {
+	lack := cgroup.Open(cgroup.Root).Lack
+	switch {
+	case !groups.Memory && !groups.CPU:
+		return []string{"memory and CPU limits are not enforced: they need " + lack(groups, "memory")}
+	case !groups.Memory:
+		return []string{"memory limits are not enforced: they need " + lack(groups, "memory")}
+	case !groups.CPU:
+		return []string{"CPU limits are not enforced: they need " + lack(groups, "cpu")}
+	}
+	return nil
 }
 
 // hostFacts holds the facts that decide why a machine denies namespaces.

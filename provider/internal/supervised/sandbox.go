@@ -51,6 +51,11 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
+		// This process may have no cgroups, unlike the one that made the sandbox.
+		if err := s.p.opts.Backend.Supports(&rec.Status.Spec); err != nil {
+			return err
+		}
+		rec.Status.Caps = s.p.opts.Info.Caps
 		// A supervisor lingers for a while after its main process has ended.
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }
 		if err := s.p.endSupervisor(ctx, rec, shutdown{call: stop, force: true}); err != nil {

@@ -81,8 +81,8 @@ type Options struct {
 	// RunDir holds data that must not survive a reboot, and must belong to this user alone.
 	// New makes it if it is missing. Default: see statedir.Dir.DefaultRun.
 	RunDir string
-	// Cgroups gives each supervisor a cgroup of its own; set it only where cgroups work.
-	Cgroups bool
+	// Cgroups is the group below which each supervisor gets a cgroup of its own, see cgroup.Base; "" means that they get none.
+	Cgroups string
 	// Cgroup is the prefix of the cgroups' names. Default: "atoll-" and a hash of Dir,
 	// because callers choose ids, and sandboxes in two state directories may have the same
 	// id.

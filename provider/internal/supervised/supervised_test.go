@@ -67,15 +67,15 @@ func (worlds) Supports(s *atoll.Spec) error {
 	return nil
 }
 
+// base is the group of the cgroups of worlds.
+var base = cgroup.Open(cgroup.Root).FindBase()
+
 // caps are the caps of worlds: the host enforces their limits.
-var caps = func() atoll.Caps {
-	memory, cpu := cgroup.Open(cgroup.Root).Can()
-	return atoll.Caps{
-		Restart: true, Durable: atoll.DurableNone, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
-		TTY: true, Files: true, Dial: true, Users: true, Volumes: true, Tmpfs: true,
-		NetworkNone: true, MemoryLimit: memory, CPULimit: cpu,
-	}
-}()
+var caps = atoll.Caps{
+	Restart: true, Durable: atoll.DurableNone, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+	TTY: true, Files: true, Dial: true, Users: true, Volumes: true, Tmpfs: true,
+	NetworkNone: true, MemoryLimit: base.Memory, CPULimit: base.CPU,
+}
 
 // openProvider makes a provider over directories of its own, which must be empty in the
 // end.
@@ -105,7 +105,7 @@ func newOptions(dir, run string) supervised.Options {
 	return supervised.Options{
 		Info:    atoll.Info{Name: "worlds", Isolation: atoll.IsolationContainer, Version: "1", Caps: caps},
 		Backend: worlds{}, Supervisor: supervisorArgv0, Steps: supervisor.Steps((*world)(nil).Steps()),
-		Dir: dir, RunDir: run, Cgroups: caps.MemoryLimit || caps.CPULimit, Cgroup: cgroupPrefix, Spare: true,
+		Dir: dir, RunDir: run, Cgroups: base.Path, Cgroup: cgroupPrefix, Spare: true,
 	}
 }
 

@@ -27,13 +27,10 @@ const cpuPeriod = 100_000
 // have seen it.
 func ociResources(job *job) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
-	if job.Record.Cgroup == "" {
-		return r
-	}
-	if limit := int64(job.Spec.Resources.Memory); limit > 0 {
+	if limit := int64(job.Spec.Resources.Memory); job.Caps.MemoryLimit && limit > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
-	if cpus := job.Spec.Resources.CPUs; cpus > 0 {
+	if cpus := job.Spec.Resources.CPUs; job.Caps.CPULimit && cpus > 0 {
 		quota, period := int64(math.Ceil(cpus*cpuPeriod)), uint64(cpuPeriod)
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}

@@ -38,7 +38,10 @@ type kill struct {
 
 // startGuard starts the guard of a sandbox whose sentry runs.
 func (e *engine) startGuard() error {
-	g := &memoryGuard{engine: e, limits: plan.CgroupLimits(e.job.Spec.Resources), done: make(chan struct{}), killed: map[int32]kill{}}
+	g := &memoryGuard{engine: e, done: make(chan struct{}), killed: map[int32]kill{}}
+	if e.job.Caps.MemoryLimit {
+		g.limits = plan.CgroupLimits(e.job.Spec.Resources)
+	}
 	g.slack = min(max(g.limits.Memory/8, 32<<20), 256<<20)
 	g.much = max(g.limits.Memory/32, 16<<20)
 	e.guard = g

@@ -14,7 +14,7 @@ import (
 func TestRunInGroup(t *testing.T) {
 	for _, root := range []string{cgroup.Root, cgroup.Root + "/unified"} {
 		h := cgroup.Open(root)
-		if _, err := os.Stat(root + "/cgroup.controllers"); err != nil || !h.CanFreeze() {
+		if _, err := os.Stat(root + "/cgroup.controllers"); err != nil || !h.FindBase().Freeze {
 			continue
 		}
 		g := h.Group("/atoll-test-vfork")
