@@ -121,7 +121,7 @@ func (l *lab) listLeft() (left []string) {
 func inCgroup(pid int, prefix string) bool {
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && strings.Contains(string(groups), "/"+prefix) || slices.ContainsFunc(supervisedtest.CommandLine(pid), func(arg string) bool {
-		return strings.HasPrefix(arg, "/"+prefix)
+		return strings.Contains(arg, "/"+prefix)
 	})
 }
 

@@ -20,9 +20,7 @@ import (
 // Programs find the sandbox's limits where they look for the machine's size.
 func TestLimitsInside(t *testing.T) {
 	l := newLab(t)
-	if caps := l.Info().Caps; !caps.MemoryLimit || !caps.CPULimit {
-		t.Skip("no limits of memory and CPUs here")
-	}
+	needLimits(l)
 	const processors = "nproc; nproc --all; getconf _NPROCESSORS_ONLN; getconf _NPROCESSORS_CONF; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat"
 	all := runtime.NumCPU()
 	for _, tt := range []struct {
@@ -122,8 +120,8 @@ func TestUsualLimits(t *testing.T) {
 
 // A program that wants more memory than its sandbox may have dies alone, and its exit says why.
 func TestOutOfMemory(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
+	needLimits(l)
 	sb := l.NewSandbox(atoll.Spec{Resources: atoll.Resources{Memory: 64 << 20}})
 	p := l.StartCommand(sb, &atoll.Command{Args: []string{"sleep", "1000"}})
 	for _, script := range []string{"head -c 1000000000 /dev/zero | tail", "exec head -c 1000000000 /dev/zero > /dev/shm/file"} {
@@ -167,13 +165,22 @@ func TestLimitsOutOfRange(t *testing.T) {
 
 // A sandbox with the least limits starts, and runs a command.
 func TestLeastLimits(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
+	needLimits(l)
 	for _, limits := range []atoll.Resources{{Memory: 16 << 20}, {CPUs: 0.01}, {Processes: 4}} {
 		sb := l.NewSandbox(atoll.Spec{Resources: limits})
 		if got := l.Sh(sb, "echo works"); got != "works" {
 			t.Errorf("%+v: %q", limits, got)
 		}
 		l.RemoveSandbox(sb)
+	}
+}
+
+// needLimits skips the test where memory and CPUs cannot be limited.
+func needLimits(l *lab) {
+	l.T.Helper()
+	if caps := l.Info().Caps; !caps.MemoryLimit || !caps.CPULimit {
+		testenv.Need(l.T, testenv.Cgroups)
+		l.T.Skip("an ordinary user has no writable cgroup here")
 	}
 }

@@ -53,7 +53,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 		}
 		// This process may have no cgroups, unlike the one that made the sandbox.
 		if err := s.p.opts.Backend.Supports(&rec.Status.Spec); err != nil {
-			return err
+			return atoll.E("start", s.id, atoll.KindOf(err), err)
 		}
 		rec.Status.Caps = s.p.opts.Info.Caps
 		// A supervisor lingers for a while after its main process has ended.

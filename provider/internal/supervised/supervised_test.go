@@ -275,6 +275,49 @@ func TestDeletedDirectory(t *testing.T) {
 	}
 }
 
+// weakWorlds is the backend of a process that has no cgroups.
+type weakWorlds struct{ worlds }
+
+func (weakWorlds) Supports(s *atoll.Spec) error {
+	if s.Resources.Memory > 0 {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "no memory limits here")
+	}
+	return nil
+}
+
+// A process that cannot limit memory starts no sandbox that another one made with a limit.
+func TestStartWithoutCgroups(t *testing.T) {
+	testenv.Need(t, testenv.Cgroups)
+	p := openProvider(t)
+	opts := optionsOf(p)
+	opts.Backend, opts.Info.Caps.MemoryLimit, opts.Info.Caps.CPULimit, opts.Cgroups = weakWorlds{}, false, false, ""
+	weak := reopen(t, opts)
+	defer weak.Close()
+	for memory, want := range map[atoll.Bytes]atoll.Kind{0: "", 256 << 20: atoll.ErrUnsupported} {
+		sb, err := p.Create(t.Context(), &atoll.Spec{Resources: atoll.Resources{Memory: memory}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		again, err := weak.Get(t.Context(), sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Start(t.Context()); atoll.KindOf(err) != want {
+			t.Errorf("start with a limit of %s: %v, want %q", memory, err, want)
+		}
+		if st, err := again.Status(t.Context()); err != nil || want == "" && st.Caps.MemoryLimit {
+			t.Errorf("a sandbox without a cgroup has caps %+v, %v", st.Caps, err)
+		}
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	p.Close()
+}
+
 // makeElsewhere makes sandboxes in another process.
 func makeElsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
 	p := openProvider(t)

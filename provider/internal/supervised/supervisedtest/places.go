@@ -70,7 +70,7 @@ func ShortDir(t testing.TB) string {
 func ListCgroups(t testing.TB, prefix string) []string {
 	t.Helper()
 	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*", "/sys/fs/cgroup/*/*/" + prefix + "*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ package supervisedtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,7 @@ var subordinates = strings.NewReplacer("ID", strconv.Itoa(Stranger)).Replace(`
 	echo "stranger:x:ID:ID::$0/tmp:/bin/sh" >>"$0/passwd"; echo "stranger:x:ID:" >>"$0/group"
 	echo "stranger:2000000:65536" | tee -a "$0/subuid" >>"$0/subgid"
 	for f in passwd group subuid subgid; do mount --bind "$0/$f" /etc/$f || exit; done
-	exec setpriv --reuid ID --regid ID --clear-groups --inh-caps=-all "$@"`)
+	`) + becomeStranger
 
 // RunWithSubordinates is RunAsUser for a user with subordinate ids.
 func RunWithSubordinates(t *testing.T, tests string, programs map[string]string) {
@@ -43,6 +44,42 @@ func RunWithSubordinates(t *testing.T, tests string, programs map[string]string)
 	testenv.Need(t, testenv.Program("newuidmap", "uidmap"))
 	runAs(t, tests, programs, subordinates)
 }
+
+// RunInGroups is RunAsUser for a user who owns the cgroups that the tests run in: one in each hierarchy. Name is that of the cgroups.
+func RunInGroups(t *testing.T, name, tests string, programs map[string]string) {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	const root = "/sys/fs/cgroup"
+	hierarchies := []string{root}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil { // v1
+		hierarchies = nil
+		for _, controller := range []string{"memory", "cpu", "cpuacct", "pids", "freezer"} {
+			hierarchies = append(hierarchies, filepath.Join(root, controller))
+		}
+	}
+	t.Cleanup(func() {
+		if err := testenv.DropCgroups(name, time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	script := "" // moves itself into the groups
+	for _, hierarchy := range hierarchies {
+		dir := filepath.Join(hierarchy, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil { // cpu and cpuacct may be one
+			t.Fatal(err)
+		}
+		for _, file := range []string{"", "cgroup.procs", "tasks", "cgroup.subtree_control", "cgroup.threads"} {
+			if err := os.Chown(filepath.Join(dir, file), Stranger, Stranger); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+		}
+		script += "echo $$ >" + dir + "/cgroup.procs || exit\n"
+	}
+	runAs(t, tests, programs, script+becomeStranger)
+}
+
+// becomeStranger is the line of a shell script that runs the rest of its arguments as the user.
+var becomeStranger = fmt.Sprintf("exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all \"$@\"", Stranger, Stranger)
 
 // runAs runs tests as an ordinary user, which the script makes, unless it is "".
 func runAs(t *testing.T, tests string, programs map[string]string, script string) {
