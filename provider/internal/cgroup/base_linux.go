@@ -38,17 +38,17 @@ func (h Hierarchy) FindBase() Base {
 		return Base{}
 	}
 	for _, group := range groups[1:] {
-		if b := h.tryBase(group); b.limits() {
+		if b := h.tryBase(group); b.canLimit() {
 			return b
 		}
 	}
 	// systemd starts a service again in its own group, which must stay without controllers for that.
 	if group := groups[0]; !strings.HasSuffix(group, ".service") {
 		for range vacateTries {
-			if !h.vacate(group) {
+			if !h.vacateGroup(group) {
 				break
 			}
-			if b := h.tryBase(group); b.limits() {
+			if b := h.tryBase(group); b.canLimit() {
 				return b
 			}
 		}
@@ -56,8 +56,8 @@ func (h Hierarchy) FindBase() Base {
 	return Base{}
 }
 
-// limits reports whether groups below b can have a limit.
-func (b Base) limits() bool { return b.Memory || b.CPU || b.Processes }
+// canLimit reports whether groups below b can have a limit.
+func (b Base) canLimit() bool { return b.Memory || b.CPU || b.Processes }
 
 // findV1 is FindBase on v1, where a base has the same path for each controller that can be used.
 func (h Hierarchy) findV1(own map[string]string) (b Base) {
@@ -157,8 +157,8 @@ func isDelegated(dir string) bool {
 // vacateTries is the number of times that FindBase moves processes, while more of them start.
 const vacateTries = 3
 
-// vacate moves this process and those that it started from a group of v2 into its leaf. It reports whether there are no others.
-func (h Hierarchy) vacate(group string) bool {
+// vacateGroup moves this process and those that it started from a group of v2 into its leaf. It reports whether there are no others.
+func (h Hierarchy) vacateGroup(group string) bool {
 	dir := filepath.Join(h.root, group)
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil || !h.isUsable(dir) || !h.offersLimits(dir) {

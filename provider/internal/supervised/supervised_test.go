@@ -311,7 +311,7 @@ func TestStartWithoutCgroups(t *testing.T) {
 		if st, err := again.Status(t.Context()); err != nil || want == "" && st.Caps.MemoryLimit {
 			t.Errorf("a sandbox without a cgroup has caps %+v, %v", st.Caps, err)
 		}
-		if err := sb.Remove(t.Context()); err != nil {
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Error(err)
 		}
 	}
