@@ -51,11 +51,9 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
-		// This process may have no cgroups, unlike the one that made the sandbox.
-		if err := s.p.opts.Backend.Supports(&rec.Status.Spec); err != nil {
-			return atoll.E("start", s.id, atoll.KindOf(err), err)
+		if err := s.p.adaptLimits(rec); err != nil {
+			return err
 		}
-		rec.Status.Caps = s.p.opts.Info.Caps
 		// A supervisor lingers for a while after its main process has ended.
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }
 		if err := s.p.endSupervisor(ctx, rec, shutdown{call: stop, force: true}); err != nil {
@@ -70,6 +68,20 @@ func (s *sandbox) Start(ctx context.Context) error {
 		s.p.events.publishChanges(s.id)
 		return nil
 	})
+}
+
+// adaptLimits adapts what cgroups do for the sandbox to those of this process, which may differ from those of the process that made it. It
+// refuses a sandbox whose limits it cannot enforce.
+func (p *Provider) adaptLimits(rec *statedir.Record) error {
+	caps, now := &rec.Status.Caps, p.opts.Info.Caps
+	if rec.Cgroup == "" && p.opts.Cgroups == "" || caps.MemoryLimit == now.MemoryLimit && caps.CPULimit == now.CPULimit {
+		return nil
+	}
+	if err := p.opts.Backend.Supports(&atoll.Spec{Resources: rec.Status.Spec.Resources}); err != nil {
+		return atoll.E("start", rec.Status.ID, atoll.KindOf(err), err)
+	}
+	caps.MemoryLimit, caps.CPULimit, caps.Pause, caps.Snapshot = now.MemoryLimit, now.CPULimit, now.Pause, now.Snapshot
+	return nil
 }
 
 // Stop implements atoll.Sandbox.
