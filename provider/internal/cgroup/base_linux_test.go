@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -268,5 +270,92 @@ func TestGroupOfUserV1(t *testing.T) {
 	}
 	if _, _, ok := g.Usage(); ok {
 		t.Error("without cpuacct the CPU time is known")
+	}
+}
+
+// baseVar has the group of TestRealBase, for the process that runs in it as an ordinary user.
+const baseVar = "ATOLL_TEST_BASE"
+
+// TestRealBase limits a process on this machine's own cgroups of v2, as an ordinary user who owns a group.
+func TestRealBase(t *testing.T) {
+	if base := os.Getenv(baseVar); base != "" {
+		checkBase(t, base)
+		return
+	}
+	h := Open(Root)
+	if b := h.FindBase(); !h.v2 || b.Path != "/" || !b.Memory || os.Geteuid() != 0 {
+		t.Skip("needs root, and cgroup v2 with the memory controller")
+	}
+	const user = 54321
+	base := fmt.Sprintf("/atoll-test-base-%d", os.Getpid())
+	dir := filepath.Join(Root, base)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = os.Remove(filepath.Join(dir, leafName)) // the last process has ended in it
+		if err := removeDir(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, file := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+		if err := os.Chown(filepath.Join(dir, file), user, user); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	data, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(program, data, 0o755)
+	}
+	for path := filepath.Dir(program); err == nil && path != os.TempDir(); path = filepath.Dir(path) {
+		err = os.Chmod(path, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	cmd := exec.Command(program, "-test.run=^TestRealBase$", "-test.v")
+	cmd.Env, cmd.Dir = append(os.Environ(), baseVar+"="+base), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Credential: &syscall.Credential{Uid: user, Gid: user}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("as uid %d: %v\n%s", user, err, out)
+	}
+}
+
+// checkBase checks that this process, an ordinary user's, finds its base, and limits and freezes a process in a group there.
+func checkBase(t *testing.T, base string) {
+	h := Open(Root)
+	for range 2 { // the second time it is in the leaf
+		if b := h.FindBase(); b.Path != base || !b.Memory || !b.Freeze {
+			t.Fatalf("FindBase() = %+v, want %s with memory", b, base)
+		}
+	}
+	g := h.Group(path.Join(base, "box"))
+	if err := g.Make(Limits{Memory: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	i, err := g.MakeInside(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill, _ := startInside(t, i)
+	if err := i.Freeze(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := readNumber(g.filePath("", "memory.max")); got != 64<<20 {
+		t.Errorf("memory.max = %d", got)
+	}
+	kill()
+	if err := errors.Join(g.Join(os.Getpid()), g.Leave()); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Remove(); err != nil {
+		t.Error(err)
 	}
 }
