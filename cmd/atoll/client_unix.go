@@ -20,39 +20,47 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// clientCommands are the commands of the client, with their groups in the help.
-var clientCommands = map[string]struct {
-	group string
-	make  func(*app) *cobra.Command
-}{
-	"run": {groupRun, newRun}, "exec": {groupRun, newExec}, "shell": {groupRun, newShell}, "attach": {groupRun, newAttach},
-	"logs": {groupRun, newLogs}, "ps": {groupRun, newPs}, "kill": {groupRun, newKill}, "cp": {groupRun, newCp},
-	"port-forward": {groupRun, newPortForward}, "open": {groupRun, newOpen},
+// commands are the commands of the client.
+var commands = []command{
+	{"run", groupRun, newRun},
+	{"exec", groupRun, newExec},
+	{"shell", groupRun, newShell},
+	{"attach", groupRun, newAttach},
+	{"logs", groupRun, newLogs},
+	{"ps", groupRun, newPs},
+	{"kill", groupRun, newKill},
+	{"cp", groupRun, newCp},
+	{"port-forward", groupRun, newPortForward},
+	{"open", groupRun, newOpen},
 
-	"create": {groupLife, newCreate}, "start": {groupLife, newStart}, "stop": {groupLife, newStop}, "pause": {groupLife, newPause},
-	"resume": {groupLife, newResume}, "extend": {groupLife, newExtend}, "rm": {groupLife, newRm}, "ls": {groupLife, newLs},
-	"inspect": {groupLife, newInspect}, "stats": {groupLife, newStats}, "watch": {groupLife, newWatch}, "wait": {groupLife, newWait},
-	"secret": {groupLife, newSecret}, "reconcile": {groupLife, newReconcile},
+	{"create", groupLife, newCreate},
+	{"start", groupLife, newStart},
+	{"stop", groupLife, newStop},
+	{"pause", groupLife, newPause},
+	{"resume", groupLife, newResume},
+	{"extend", groupLife, newExtend},
+	{"rm", groupLife, newRm},
+	{"ls", groupLife, newLs},
+	{"inspect", groupLife, newInspect},
+	{"stats", groupLife, newStats},
+	{"watch", groupLife, newWatch},
+	{"wait", groupLife, newWait},
+	{"secret", groupLife, newSecret},
+	{"reconcile", groupLife, newReconcile},
 
-	"pull": {groupKeep, newPull}, "snapshot": {groupKeep, newSnapshot}, "volume": {groupKeep, newVolume}, "workspace": {groupKeep, newWorkspace},
-	"session": {groupKeep, newSession}, "pool": {groupKeep, newPool}, "project": {groupKeep, newProject}, "key": {groupKeep, newKey},
-	"audit": {groupKeep, newAudit}, "prune": {groupKeep, newPrune},
+	{"pull", groupKeep, newPull},
+	{"snapshot", groupKeep, newSnapshot},
+	{"volume", groupKeep, newVolume},
+	{"workspace", groupKeep, newWorkspace},
+	{"session", groupKeep, newSession},
+	{"pool", groupKeep, newPool},
+	{"project", groupKeep, newProject},
+	{"key", groupKeep, newKey},
+	{"audit", groupKeep, newAudit},
+	{"prune", groupKeep, newPrune},
 
-	"version": {groupSystem, newVersion},
+	{"version", groupSystem, newVersion},
 }
-
-// addCommands adds the commands of the client whose names are among the arguments: to make all takes a quarter of the time
-// of a start.
-func addCommands(a *app, _ *cobra.Command, add func(group string, cmds ...*cobra.Command)) {
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(os.Args[1:]))) {
-		if c, ok := clientCommands[name]; ok {
-			add(c.group, c.make(a))
-		}
-	}
-}
-
-// completeFlags does nothing: atoll-server completes.
-func completeFlags(*app, *cobra.Command) {}
 
 // runOther does nothing: programs that use the providers of this machine start atoll-server.
 func runOther([]string) (exit int, done bool) { return 0, false }
@@ -66,14 +74,13 @@ var injectTrace func(context.Context, http.Header)
 // endSpan does nothing.
 func (a *app) endSpan(error) {}
 
-// leaveCommand leaves the command to atoll-server, unless it is one of the client's. It returns only if that fails, or
-// if there is nothing to leave.
-func (a *app) leaveCommand(root *cobra.Command, args []string) error {
-	cmd, _, err := root.Find(args)
-	if err == nil && cmd.Runnable() {
-		return nil
+// findRoot returns the command atoll with the command of args. It leaves others to atoll-server, and returns only if that
+// fails.
+func (a *app) findRoot(args []string) (*cobra.Command, error) {
+	if root := newPartialRoot(a, namedCommands(args)); hasCommand(root, args) {
+		return root, nil
 	}
-	return a.execServer()
+	return nil, a.execServer()
 }
 
 // acceptTimeout is the time that a server on this machine may take to accept a connection.

@@ -37,12 +37,12 @@ func runMain(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
 	trustFallbackRoots()
-	root := newRoot(a)
-	root.SetArgs(args)
-	if err := a.leaveCommand(root, args); err != nil {
+	root, err := a.findRoot(args)
+	if err != nil {
 		a.reportError(err)
 		return exitCode(err, false)
 	}
+	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(context.Background())
 	err = cmp.Or(adviseUnknown(root, err), a.unknownErr)
 	if err != nil && !a.parsed {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/spf13/cobra"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/config/stack"
@@ -33,9 +31,6 @@ func runOther(args []string) (exit int, done bool) {
 	}
 	return 0, false
 }
-
-// leaveCommand does nothing: this program has all commands.
-func (a *app) leaveCommand(*cobra.Command, []string) error { return nil }
 
 // isPlugin reports whether a program has started this one by package provider/auto, to use its providers. On a
 // terminal the argument is an unknown command.
