@@ -3,6 +3,7 @@ package docker
 import (
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -29,14 +30,14 @@ func launcherCommand(cmd *atoll.Command, env []string) []string {
 // for one.
 func nonShellVariables(env []string) (odd []string) {
 	for _, kv := range env {
-		if name, _, _ := strings.Cut(kv, "="); !shellName.MatchString(name) {
+		if name, _, _ := strings.Cut(kv, "="); !shellName().MatchString(name) {
 			odd = append(odd, "'"+strings.ReplaceAll(kv, "'", `'\''`)+"'")
 		}
 	}
 	return odd
 }
 
-var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var shellName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 const (
 	launchReady  = "atoll-ready"

@@ -20,6 +20,7 @@ import (
 	"context"
 	"net/http"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -83,9 +84,8 @@ const (
 )
 
 // bucketName matches the names of AWS, and older and unusual ones of other services.
-// maxName bounds their length in bytes: a bound in the pattern would cost every program
-// that imports this package more than a millisecond at start.
-var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]+$`)
+// maxName bounds their length in bytes.
+var bucketName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]+$`) })
 
 const maxName = 255
 
@@ -97,7 +97,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	}
 	opts.setDefaults()
 	switch {
-	case len(opts.Bucket) > maxName || !bucketName.MatchString(opts.Bucket):
+	case len(opts.Bucket) > maxName || !bucketName().MatchString(opts.Bucket):
 		return invalid("invalid bucket name %q", opts.Bucket)
 	case opts.PartSize < minPart:
 		return invalid("part size %d is too small; use at least %d bytes", opts.PartSize, minPart)

@@ -106,7 +106,7 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+var schemaName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`) })
 
 // parseURL parses a URL and adds verified TLS if it has no sslmode.
 func parseURL(text string) (*pgx.ConnConfig, error) {
@@ -118,7 +118,7 @@ func parseURL(text string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err // has no password
 	}
-	if name := config.RuntimeParams["search_path"]; name != "" && !schemaName.MatchString(name) {
+	if name := config.RuntimeParams["search_path"]; name != "" && !schemaName().MatchString(name) {
 		return nil, errors.New("search_path: use the name of one schema, of lower-case letters, digits and _")
 	}
 	if u.Query().Has("sslmode") || os.Getenv("PGSSLMODE") != "" || isLocal(config) {

@@ -3,6 +3,7 @@ package settings
 
 import (
 	"regexp"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/endpoint"
@@ -12,13 +13,13 @@ import (
 const DefaultPrefix = "atoll-"
 
 // tablePrefix matches valid prefixes; maxPrefix leaves room for the rest of a table name.
-var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+var tablePrefix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.-]+$`) })
 
 const maxPrefix = 200
 
 // CheckPrefix returns an error if prefix is not valid in table names. Kinds: ErrInvalid.
 func CheckPrefix(prefix string) error {
-	if len(prefix) > maxPrefix || !tablePrefix.MatchString(prefix) {
+	if len(prefix) > maxPrefix || !tablePrefix().MatchString(prefix) {
 		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to %d letters, digits, '-', '_' or '.'", prefix, maxPrefix)
 	}
 	return nil
