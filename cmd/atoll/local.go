@@ -46,14 +46,17 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, errors.Join(err, audit.Close(), p.Close())
 	}
-	handler, err := api.NewHandler(p, api.Options{Extract: trace.Extract, Keys: keys, Audit: audit})
-	if err != nil {
-		return nil, errors.Join(err, keys.Close(), audit.Close(), p.Close())
-	}
 	pipe := api.NewPipe()
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
-	go func() { served <- api.Serve(serving, handler, pipe) }()
+	go func() { // while this command prepares its first request
+		defer pipe.Close()
+		handler, err := api.NewHandler(p, api.Options{Extract: trace.Extract, Keys: keys, Audit: audit})
+		if err == nil {
+			err = api.Serve(serving, handler, pipe)
+		}
+		served <- err
+	}()
 	end := func() error {
 		stop()
 		return errors.Join(<-served, keys.Close(), audit.Close(), p.Close())
