@@ -103,7 +103,7 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 	}
 	inside, err := v.Inside(ctx)
 	if err != nil {
-		return err
+		return v.explainError(err)
 	}
 	return v.explainError(fn(routedFS{FS: inside}, abs))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,14 +118,38 @@ func (e *engine) checkDisk() error {
 	}
 	e.sandbox.Log.Warn("disk limit", "used", w.changes, "limit", w.limit)
 	w.ended.Store(time.Now().UnixNano())
-	if err := e.init.Signal(-1, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	err = e.endPrograms()
+	e.files.closeGuest() // it was ended, too
+	w.ended.Store(time.Now().UnixNano()) // calls may have used the guest meanwhile
+	if err != nil {
 		return err
 	}
-	if err := w.measureFiles(e); err != nil { // files without a name may be gone
+	if err := w.measureFiles(e); err != nil { // files without a name are gone
 		return err
 	}
 	w.allowed = max(w.limit, w.changes+diskSlack)
 	return nil
+}
+
+// endPrograms kills all processes inside, and waits until they have closed their files.
+func (e *engine) endPrograms() error {
+	all, err := e.listProcesses()
+	if err != nil {
+		return err
+	}
+	if err := e.init.Signal(-1, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		now, err := e.listProcesses()
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(now, func(p processInfo) bool { return slices.Contains(all, p) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("processes do not end within %s", killTimeout)
 }
 
 // mustMeasure reports whether programs can have written more than they may, if that many bytes are free now.

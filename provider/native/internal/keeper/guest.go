@@ -106,7 +106,7 @@ func (f *sandboxFiles) guestCount() int {
 	return 1
 }
 
-// closeGuest closes the connection to the guest of a sandbox that has ended.
+// closeGuest closes the connection to a guest that has ended.
 func (f *sandboxFiles) closeGuest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
