@@ -228,6 +228,13 @@ func (e *engine) measureNameless() (used int64) {
 // endedSince reports whether programs that ran at that time were ended because of the limit.
 func (w *diskWatch) endedSince(started time.Time) bool { return w.ended.Load() > started.UnixNano() }
 
+// endedDuring is endedSince for a call that began at that time and has failed. It waits while programs are being ended.
+func (w *diskWatch) endedDuring(begun time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.endedSince(begun)
+}
+
 // explainEnd says why programs were ended, and what to do.
 func (w *diskWatch) explainEnd() string {
 	return fmt.Sprintf("disk limit: files outside of volumes took up more than %s; remove some, write to %s, or use a higher limit", atoll.Bytes(w.limit), atoll.DefaultWorkdir)

@@ -69,7 +69,7 @@ func newFiles(e *engine) *sandboxFiles {
 	f.FS = files.New(func() (files.View, error) {
 		begun := time.Now()
 		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.guestFS, Explain: func(err error) error {
-			if e.disk.endedSince(begun) { // the guest was, too
+			if e.disk.endedDuring(begun) { // the guest was, too
 				return atoll.Errorf("write", e.sandbox.ID(), atoll.ErrExhausted, "%s", e.disk.explainEnd())
 			}
 			return err
