@@ -119,7 +119,7 @@ func (e *engine) checkDisk() error {
 	e.sandbox.Log.Warn("disk limit", "used", w.changes, "limit", w.limit)
 	w.ended.Store(time.Now().UnixNano())
 	err = e.endPrograms()
-	e.files.closeGuest() // it was ended, too
+	e.files.closeGuest()                 // it was ended, too
 	w.ended.Store(time.Now().UnixNano()) // calls may have used the guest meanwhile
 	if err != nil {
 		return err
