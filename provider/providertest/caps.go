@@ -193,7 +193,7 @@ func checkWishes(t *testing.T, h *harness) {
 		"memory limit":   {caps.MemoryLimit, atoll.Spec{Resources: atoll.Resources{Memory: 256 << 20}}},
 		"cpu limit":      {caps.CPULimit, atoll.Spec{Resources: atoll.Resources{CPUs: 0.5}}},
 		"process limit":  {caps.ProcessLimit, atoll.Spec{Resources: atoll.Resources{Processes: 100}}},
-		"disk limit":     {caps.DiskLimit, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
+		"disk limit":     {caps.DiskLimit || caps.DiskWatch, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
 		"network":        {caps.NetworkOn, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}},
 		"egress list":    {caps.Egress, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}}},
 		"named network":  {caps.NetworkNamed, atoll.Spec{Network: h.namedNetwork()}},
