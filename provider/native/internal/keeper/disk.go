@@ -85,6 +85,9 @@ func (e *engine) watchDisk() {
 			if err := e.checkDisk(); err != nil && !e.hasEnded() {
 				e.sandbox.Log.Warn("disk limit", "err", err)
 			}
+			if e.table.Running() > 0 {
+				continue
+			}
 			if n, err := e.countProcesses(); n == 0 && err == nil {
 				w.running.Store(false)
 				// A process that has been added since relies on this goroutine.
