@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -147,13 +148,19 @@ func TestServeConformance(t *testing.T) {
 	env := mcpEnv(t)
 	address, token := serveTCP(t, env)
 	to := &url.URL{Scheme: "http", Host: address}
-	proxy := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), Rewrite: func(r *httputil.ProxyRequest) {
+	forward := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(to)
 		r.Out.Host = r.In.Host
 		if name, _, _ := net.SplitHostPort(r.In.Host); name == "127.0.0.1" || name == "localhost" {
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 		}
-	}})
+	}}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Without this, the proxy breaks off a response that begins before it has read the end of the request.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		defer r.Body.Close()
+		forward.ServeHTTP(w, r)
+	}))
 	defer proxy.Close()
 	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection"} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(node, "conformance"), "server", "--url", proxy.URL+"/mcp", "--scenario", scenario)

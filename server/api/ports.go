@@ -190,6 +190,7 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 	// Without this, net/http breaks off a response that begins before the end of the request.
 	// HTTP/2 does not support it and does not need it.
 	_ = http.NewResponseController(w).EnableFullDuplex()
+	defer r.Body.Close() // net/http panics if a handler in this mode leaves a body unread (https://go.dev/issue/68560)
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, to)))
 	return nil
 }

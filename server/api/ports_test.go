@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"testing"
@@ -205,6 +206,28 @@ func TestHTTPClient(t *testing.T) {
 	defer resp.Body.Close()
 	if b, err := io.ReadAll(resp.Body); string(b) != "from inside" {
 		t.Errorf("got %q, %v", b, err)
+	}
+}
+
+// A connection survives a request with a body to a port on which nothing listens.
+func TestProxyRefusedBody(t *testing.T) {
+	r := newRig(t, Options{})
+	for i := range 3 {
+		var connection httptrace.GotConnInfo
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { connection = c }})
+		req, err := http.NewRequestWithContext(ctx, "POST", r.server.URL+"/v1/sandboxes/"+fakeID+"/ports/81/", strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := r.server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode < 400 || connection.Reused != (i > 0) {
+			t.Errorf("request %d: %s on a reused connection: %t; %s", i, resp.Status, connection.Reused, text)
+		}
 	}
 }
 

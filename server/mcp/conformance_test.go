@@ -53,8 +53,9 @@ func serveAPI(t *testing.T, s *mcp.Server) string {
 		}
 	}}
 	door := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The proxy would cancel a response that begins before the end of the request.
+		// Without this, the proxy breaks off a response that begins before it has read the end of the request.
 		_ = http.NewResponseController(w).EnableFullDuplex()
+		defer r.Body.Close()
 		proxy.ServeHTTP(w, r)
 	})}
 	go door.Serve(front)
