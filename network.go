@@ -137,11 +137,11 @@ const MaxRefusals = 64
 // A Refusal is a request that the network refused, once or several times.
 type Refusal struct {
 	// Host is the name that the sandbox asked for, without the dot at the end; "" if the address
-	// belongs to no name for which the sandbox asked before. It has no control characters.
+	// belongs to no name for which the sandbox asked before, or if a connection of TLS or HTTP names none. It has no control characters.
 	Host     string    `json:"host,omitempty"`
 	Address  string    `json:"address,omitempty"` // the IP address; "" if the name was refused
 	Port     int       `json:"port,omitempty"`    // 0 if the name was refused
-	Protocol string    `json:"protocol"`          // "tcp", "udp", or "dns" if the name was refused
+	Protocol string    `json:"protocol"`          // "tcp", "udp", "dns" if the name was refused, or "tls" or "http" if Host was refused at an open address
 	Reason   string    `json:"reason"`            // a phrase, with the way to allow it if there is one
 	Count    int64     `json:"count"`             // how often
 	First    time.Time `json:"first"`             // when it was refused for the first time

@@ -2,14 +2,20 @@ package usernet
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // The benchmarks compare with a veth pair between two namespaces, which is
@@ -203,6 +209,56 @@ func BenchmarkConnect(b *testing.B) {
 	})
 	if err != nil {
 		b.Fatal(err)
+	}
+}
+
+// BenchmarkNamed compares an address that is open for a name with one that is open as such: a new connection of TLS with a request, and a
+// request on a connection of HTTP that is open already. The difference is what the look at names adds.
+func BenchmarkNamed(b *testing.B) {
+	client := func(allow, scheme string, keep bool) func() error {
+		_, ns := open(b, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{allow}}, Options{Dial: manyNames(b).dial, Resolver: manyZone})
+		ask(b, ns, "udp", question("good.example.", dns.TypeA))
+		port := map[string]string{"http": "80", "https": "443"}[scheme]
+		transport := &http.Transport{
+			DialContext: func(_ context.Context, network, _ string) (net.Conn, error) {
+				return dialIn(ns, network, "1.2.3.4:"+port)
+			},
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+			DisableKeepAlives: !keep,
+		}
+		b.Cleanup(transport.CloseIdleConnections)
+		return func() error {
+			resp, err := (&http.Client{Transport: transport}).Get(scheme + "://good.example/")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(io.Discard, resp.Body)
+			return err
+		}
+	}
+	for name, c := range map[string]struct {
+		scheme string
+		keep   bool
+	}{"tls": {"https", false}, "http": {"http", true}} {
+		b.Run(name, func(b *testing.B) {
+			named, plain := client("good.example", c.scheme, c.keep), client("1.2.3.4", c.scheme, c.keep)
+			var times [2][]time.Duration
+			for b.Loop() {
+				for i, f := range []func() error{named, plain} {
+					start := time.Now()
+					if err := f(); err != nil {
+						b.Fatal(err)
+					}
+					times[i] = append(times[i], time.Since(start))
+				}
+			}
+			us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+			b.ReportMetric(us(median(times[0])), "named-us")
+			b.ReportMetric(us(median(times[1])), "plain-us")
+			b.ReportMetric(us(median(times[0])-median(times[1])), "added-us")
+			b.ReportMetric(0, "ns/op") // of both together: means nothing
+		})
 	}
 }
 

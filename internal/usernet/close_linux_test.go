@@ -159,7 +159,7 @@ func TestTCPResetOfAStuckConnection(t *testing.T) {
 	server := <-servers
 	_ = c.SetLinger(0)
 	c.Close()
-	eventually(t, "no connection", func() bool { return n.conns.Load() == 0 })
+	eventually(t, "no connection", func() bool { return n.conns.countConns() == 0 })
 	if _, err := io.Copy(io.Discard, server); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the server read: %v, want connection reset", err)
 	}
@@ -180,7 +180,7 @@ func TestTCPResetOfAHalfClosedConnection(t *testing.T) {
 	eventually(t, "the end has arrived", func() bool { return tcpState(c) == finWait2 })
 	_ = c.SetLinger(0)
 	c.Close()
-	eventually(t, "no connection", func() bool { return n.conns.Load() == 0 })
+	eventually(t, "no connection", func() bool { return n.conns.countConns() == 0 })
 	if _, err := far.Write([]byte{1}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("the remote wrote: %v, want it closed", err)
 	}

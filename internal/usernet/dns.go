@@ -72,13 +72,13 @@ func (l *dnsListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.n.admitConn(c.LocalAddr().(*net.TCPAddr).AddrPort()) {
+		if place := l.n.admitConn(c.LocalAddr().(*net.TCPAddr).AddrPort()); place != nil {
 			// The server's Shutdown ends reads, but no write to a sandbox that
 			// does not read its answers.
 			keep := context.AfterFunc(l.n.ctx, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
 			return &dnsConn{c, sync.OnceFunc(func() {
 				keep()
-				l.n.conns.Add(-1)
+				l.n.conns.removeConn(place)
 			})}, nil
 		}
 		_ = c.Close()
@@ -158,6 +158,9 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	n.rememberAnswer(question.Name, got.Answer)
 	a := newReply(q, got.Rcode)
 	a.AuthenticatedData, a.RecursionAvailable = got.AuthenticatedData, true
+	if n.opts.Policy.egress && (question.Qtype == dns.TypeHTTPS || question.Qtype == dns.TypeSVCB) {
+		return a // without answers: they lead to addresses that this server did not give, to QUIC, and to TLS with hidden names
+	}
 	a.Answer, a.Ns, a.Extra = got.Answer, got.Ns, append(withoutOPT(got.Extra), a.Extra...)
 	return a
 }

@@ -75,7 +75,7 @@ func TestDNSConnectionsAreLimited(t *testing.T) {
 	if _, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the third of two: %v, want it closed", err)
 	}
-	if conns, refusals := n.conns.Load(), said.of("refused"); conns != 2 || refusals != 1 {
+	if conns, refusals := n.conns.countConns(), said.of("refused"); conns != 2 || refusals != 1 {
 		t.Errorf("%d connections and %d refusals, want 2 and 1", conns, refusals)
 	}
 	if a := ask(t, ns, "udp", q); len(a.Answer) != 1 {
@@ -84,7 +84,7 @@ func TestDNSConnectionsAreLimited(t *testing.T) {
 	for _, c := range idle {
 		c.Close()
 	}
-	eventually(t, "no connection", func() bool { return n.conns.Load() == 0 })
+	eventually(t, "no connection", func() bool { return n.conns.countConns() == 0 })
 	if a := ask(t, ns, "tcp", q); len(a.Answer) != 1 {
 		t.Errorf("by TCP: %v", a)
 	}

@@ -210,7 +210,7 @@ func TestCloseDuringHandshake(t *testing.T) {
 	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatal("Close waits")
 	}
-	if got := n.conns.Load(); got != 0 {
+	if got := n.conns.countConns(); got != 0 {
 		t.Errorf("open connections after Close: %d", got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 const (
 	minTrust = 10 * time.Minute
 	maxTrust = 24 * time.Hour
-	maxNames = 4096 // addresses in the table; beyond it the one that expires first is dropped
+	maxNames = 8192 // addresses and their listed names; beyond it the address that expires first is dropped
 )
 
 // nameTable records the addresses that the DNS server gave as answers, to distinguish a dial to an
@@ -21,21 +21,30 @@ const (
 type nameTable struct {
 	now func() time.Time
 
-	mu      sync.Mutex
-	entries map[netip.Addr]*nameEntry // guarded by mu
+	mu       sync.Mutex
+	entries  map[netip.Addr]*nameEntry // guarded by mu
+	listings int                       // number of listings in entries; guarded by mu
 }
 
 type nameEntry struct {
-	name  string                // the latest one, as people write it
-	until [byName + 1]time.Time // by trust; the entry of a name that is not listed has expired already
+	latest string             // the latest name, as people write it
+	listed map[string]listing // by name; names that the policy does not list have none
 }
 
-// lastExpiry returns when the last trust in the address ends.
-func (e *nameEntry) lastExpiry() time.Time {
-	if e.until[byName].After(e.until[byWildcard]) {
-		return e.until[byName]
+// A listing says how the policy lists a name, and how long the DNS server's answer for it is valid.
+type listing struct {
+	trust trustLevel
+	until time.Time
+}
+
+// lastExpiry returns when the last trust in the address ends; an address without any has expired already.
+func (e *nameEntry) lastExpiry() (last time.Time) {
+	for _, l := range e.listed {
+		if l.until.After(last) {
+			last = l.until
+		}
 	}
-	return e.until[byWildcard]
+	return last
 }
 
 func newNameTable() *nameTable {
@@ -47,50 +56,73 @@ func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl t
 	addr = reservedip.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
+	if len(nt.entries)+nt.listings >= maxNames {
+		nt.makeRoom()
+	}
 	e := nt.entries[addr]
 	if e == nil {
-		nt.makeRoom()
-		e = &nameEntry{}
+		e = &nameEntry{listed: map[string]listing{}}
 		nt.entries[addr] = e
 	}
-	e.name = name
+	e.latest = name
 	if t == unlisted {
 		return
 	}
-	if until := nt.now().Add(min(max(ttl, minTrust), maxTrust)); until.After(e.until[t]) {
-		e.until[t] = until
+	until := nt.now().Add(min(max(ttl, minTrust), maxTrust))
+	old, known := e.listed[name]
+	if !known {
+		nt.listings++
 	}
+	if old.until.After(until) {
+		until = old.until
+	}
+	e.listed[name] = listing{t, until}
 }
 
-// makeRoom drops expired entries, and one more if that is not enough. The caller holds mu.
+// makeRoom drops the addresses that have expired, and one more if there are none. The caller holds mu.
 func (nt *nameTable) makeRoom() {
-	if len(nt.entries) < maxNames {
-		return
-	}
 	var first netip.Addr
+	dropped := false
 	for addr, e := range nt.entries {
 		if e.lastExpiry().Before(nt.now()) {
-			delete(nt.entries, addr)
+			nt.dropAddress(addr)
+			dropped = true
 		} else if f := nt.entries[first]; f == nil || e.lastExpiry().Before(f.lastExpiry()) {
 			first = addr
 		}
 	}
-	if len(nt.entries) >= maxNames {
-		delete(nt.entries, first)
+	if !dropped {
+		nt.dropAddress(first)
 	}
 }
 
+// dropAddress removes an entry. The caller holds mu.
+func (nt *nameTable) dropAddress(addr netip.Addr) {
+	nt.listings -= len(nt.entries[addr].listed)
+	delete(nt.entries, addr)
+}
+
 // findTrust returns the highest trust that addr has now.
-func (nt *nameTable) findTrust(addr netip.Addr) trustLevel {
+func (nt *nameTable) findTrust(addr netip.Addr) (highest trustLevel) {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	e := nt.entries[reservedip.Canonical(addr)]
-	if e == nil {
-		return unlisted
+	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
+		for _, l := range e.listed {
+			if nt.now().Before(l.until) {
+				highest = max(highest, l.trust)
+			}
+		}
 	}
-	for t := byName; t > unlisted; t-- {
-		if nt.now().Before(e.until[t]) {
-			return t
+	return highest
+}
+
+// findListing returns the trust that addr has now as an answer for name.
+func (nt *nameTable) findListing(addr netip.Addr, name string) trustLevel {
+	nt.mu.Lock()
+	defer nt.mu.Unlock()
+	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
+		if l := e.listed[name]; nt.now().Before(l.until) {
+			return l.trust
 		}
 	}
 	return unlisted
@@ -101,7 +133,7 @@ func (nt *nameTable) findName(addr netip.Addr) string {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
-		return e.name
+		return e.latest
 	}
 	return ""
 }

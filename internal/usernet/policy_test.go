@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -392,6 +393,11 @@ func TestNameTable(t *testing.T) {
 	want("by wildcard", byWildcard)
 	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), "c.example", byName, time.Second)
 	want("by name too", byName)
+	for name, trust := range map[string]trustLevel{"a.example": unlisted, "b.example": byWildcard, "c.example": byName, "d.example": unlisted} {
+		if got := nt.findListing(addr, name); got != trust {
+			t.Errorf("%s: got trust %d, want %d", name, got, trust)
+		}
+	}
 	now = now.Add(minTrust - time.Second)
 	want("short TTL, but within the minimum", byName)
 	now = now.Add(2 * time.Second)
@@ -399,17 +405,26 @@ func TestNameTable(t *testing.T) {
 	now = now.Add(time.Hour)
 	want("after the longest TTL", unlisted)
 
-	for i := range maxNames + 10 {
-		nt.addAnswer(netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}), "", byName, minTrust+time.Duration(i)*time.Second)
+	// Each of these is an address and a listing.
+	const addresses = maxNames/2 + 10
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}) }
+	for i := range addresses {
+		nt.addAnswer(at(i), "", byName, minTrust+time.Duration(i)*time.Second)
 	}
-	if got := len(nt.entries); got > maxNames {
-		t.Errorf("remembers %d addresses, want at most %d", got, maxNames)
+	if nt.findTrust(at(0)) != unlisted {
+		t.Error("the address that expires first is still there")
 	}
-	if nt.findTrust(netip.AddrFrom4([4]byte{1, 2, 0, 0})) != unlisted {
-		t.Error("the one that expires first is still there")
+	if nt.findTrust(at(addresses-1)) != byName {
+		t.Error("the last address is not there")
 	}
-	if nt.findTrust(netip.AddrFrom4([4]byte{1, 2, (maxNames + 9) >> 8, (maxNames + 9) & 255})) != byName {
-		t.Error("the last is not there")
+	for i := range 2 * maxNames {
+		nt.addAnswer(addr, strconv.Itoa(i), byWildcard, maxTrust)
+		if got := len(nt.entries) + nt.listings; got > maxNames+1 {
+			t.Fatalf("%d addresses and listings, want at most %d", got, maxNames+1)
+		}
+	}
+	if nt.findListing(addr, strconv.Itoa(2*maxNames-1)) != byWildcard {
+		t.Error("the last name is not there")
 	}
 }
 

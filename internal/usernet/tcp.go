@@ -2,10 +2,12 @@ package usernet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gateway"
 )
 
 // handleTCP serves one connection that the sandbox requests. It dials outwards first and answers
@@ -25,56 +30,144 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	}
 	defer n.wg.Done()
 
-	out := n.dialTCP(r)
-	if out == nil {
+	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
+	allowed, byName := n.checkAddress("tcp", dst)
+	if !allowed {
 		r.Complete(true)
 		return
 	}
-	defer n.conns.Add(-1)
+	place := n.admitConn(dst)
+	if place == nil {
+		r.Complete(true)
+		return
+	}
+	defer n.conns.removeConn(place)
+	out, err := n.dialTCP(n.ctx, dst)
+	if err != nil {
+		r.Complete(true)
+		return
+	}
 	defer out.Close()
 
 	var wq waiter.Queue
-	ep, err := r.CreateEndpoint(&wq)
+	ep, problem := r.CreateEndpoint(&wq)
 	r.Complete(false)
-	if err != nil {
+	if problem != nil {
 		resetConn(out)
 		return
 	}
 	defer ep.Close()
 	keepAlive(ep)
-	spliceConns(n.ctx, &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq}, out)
+	guest := &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq, place: place}
+	reset := guest.Reset
+	place.end.Store(&reset)
+	joinConns(n.ctx, guest, out, func(fail func()) {
+		if !byName {
+			spliceConns(guest, out, guest, fail)
+		} else if err := n.serveNamed(guest, out, dst, fail); err != nil {
+			n.opts.Log.Debug("head", "address", dst.String(), "err", err)
+			fail()
+		}
+	})
 }
 
-// dialTCP makes the outward connection; it returns nil if that is refused or fails. For a
-// connection the caller has to call n.conns.Add(-1).
-func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
-	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	if !n.checkAddress("tcp", dst) {
+// serveNamed serves a connection to an address that is open for names only. It fails if the connection must not go on, or cannot begin.
+func (n *Network) serveNamed(guest *guestConn, out net.Conn, dst netip.AddrPort, fail func()) error {
+	head, err := gateway.ReadHead(guest, out)
+	if err != nil {
+		return err
+	}
+	from := io.Reader(guest)
+	switch head.Protocol {
+	case gateway.HTTP:
+		n.gateway.ServeHTTP(guest, head.Client, out, dst)
+		return nil
+	case gateway.TLS:
+		err = n.checkServerName(head.ServerName, dst)
+	case gateway.Unclear:
+		from = head.Watch(guest)
+	}
+	if err == nil {
+		_, err = out.Write(head.Client)
+	}
+	if err == nil {
+		_, err = guest.Write(head.Server)
+	}
+	if err == nil {
+		spliceConns(guest, out, from, fail)
+	}
+	return err
+}
+
+// checkServerName checks the name of a TLS client, as checkName does, and reports a refusal.
+func (n *Network) checkServerName(name string, dst netip.AddrPort) error {
+	reason := n.checkName(name, dst)
+	if reason == "" {
 		return nil
 	}
-	if !n.admitConn(dst) {
-		return nil
+	n.reportHost("tls", name, dst, reason)
+	return errors.New(reason)
+}
+
+// checkName returns why a connection to dst, which is open for names only, must not be for name; "" if
+// it may.
+func (n *Network) checkName(name string, dst netip.AddrPort) (reason string) {
+	if name == "" {
+		return fmt.Sprintf("it names no host, and %s is open for hosts by name only", dst.Addr())
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, n.opts.DialTimeout)
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return fmt.Sprintf("it names an address, and %s is open for hosts by name only", dst.Addr())
+	}
+	if n.opts.Policy.lookUpHost(name) == unlisted {
+		return notAllowed
+	}
+	trust := n.names.findListing(dst.Addr(), name)
+	if trust == unlisted {
+		return fmt.Sprintf("DNS did not give %s as an address of this host", dst.Addr())
+	}
+	if r, refused := n.opts.Policy.refusedRange(dst.Addr(), n.host.findRange(dst.Addr()), trust); refused {
+		return r.explainRefusal(dst.Addr(), name)
+	}
+	return ""
+}
+
+// reportHost reports that a connection to dst is refused for the host that it names.
+func (n *Network) reportHost(protocol, host string, dst netip.AddrPort, reason string) {
+	host = printableHost(host)
+	r := atoll.Refusal{Host: host, Address: dst.Addr().Unmap().String(), Port: int(dst.Port()), Protocol: protocol, Reason: reason}
+	n.opts.Log.Debug("refused", "network", protocol, "host", host, "address", dst.String(), "reason", reason)
+	n.opts.Refused(r)
+}
+
+// printableHost returns a host as a client wrote it with a question mark for each character that no host has, and not longer than a host.
+func printableHost(host string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r >= 0x7f {
+			return '?'
+		}
+		return r
+	}, host[:min(len(host), 253)])
+}
+
+// dialTCP connects to dst, which is allowed.
+func (n *Network) dialTCP(ctx context.Context, dst netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
 	defer cancel()
 	out, err := n.opts.Dial(ctx, "tcp", dst.String())
 	if err != nil {
-		n.conns.Add(-1)
 		n.opts.Log.Debug("dial", "network", "tcp", "address", dst.String(), "err", err)
-		return nil
 	}
-	return out
+	return out, err
 }
 
-// admitConn counts one more connection, unless the limit is reached. For a counted one the caller
-// has to call n.conns.Add(-1).
-func (n *Network) admitConn(dst netip.AddrPort) bool {
-	if n.conns.Add(1) > int64(n.opts.MaxConns) {
-		n.conns.Add(-1)
+// admitConn counts one more connection. If that is not possible, it reports that and returns nil; otherwise the caller has to call
+// n.conns.removeConn.
+func (n *Network) admitConn(dst netip.AddrPort) *openConn {
+	c := n.conns.addConn(n.opts.MaxConns, n.opts.ConnIdle)
+	if c == nil {
 		n.reportRefusal("tcp", dst, func(string) string { return fmt.Sprintf("more than %d connections at once", n.opts.MaxConns) })
-		return false
 	}
-	return true
+	return c
 }
 
 // keepAlive makes the stack detect that the sandbox's side is gone.
@@ -92,7 +185,19 @@ type guestConn struct {
 	*gonet.TCPConn
 	ep    tcpip.Endpoint
 	wq    *waiter.Queue
+	place *openConn
 	ended atomic.Bool // by us
+}
+
+func (c *guestConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	c.place.markUsed()
+	return n, err
+}
+
+func (c *guestConn) Write(p []byte) (int, error) {
+	c.place.markUsed()
+	return c.TCPConn.Write(p)
 }
 
 // CloseWrite ends the data to the sandbox.
@@ -129,13 +234,12 @@ func (c *guestConn) hasFailed() bool {
 	return false
 }
 
-// spliceConns copies both ways until both have ended. It passes the end of one direction on as the
-// end of that direction. A failure of either resets both connections, as one connection would be,
-// and so does the end of ctx.
-func spliceConns(ctx context.Context, guest *guestConn, out net.Conn) {
+// joinConns calls serve, which returns when both connections have ended. A failure of the guest's resets both, as one connection would be,
+// and so do a call of fail and the end of ctx.
+func joinConns(ctx context.Context, guest *guestConn, out net.Conn, serve func(fail func())) {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
-	// A reset wakes both copies, whichever end they wait for.
+	// A reset wakes all reads and writes, whichever end they wait for.
 	done := make(chan struct{})
 	keep := context.AfterFunc(ctx, func() {
 		defer close(done)
@@ -147,10 +251,15 @@ func spliceConns(ctx context.Context, guest *guestConn, out net.Conn) {
 			<-done
 		}
 	}()
-	// A copy that waits for the remote does not see what the sandbox does.
+	// A read of the remote does not see that the sandbox ends the connection.
 	defer guest.onFailure(fail)()
+	serve(fail)
+}
 
-	one := func(dst, src net.Conn) {
+// spliceConns copies both ways until both have ended, what the guest says by reading from. It passes the end of one direction on as the end
+// of that direction, and calls fail if one fails.
+func spliceConns(guest, out net.Conn, from io.Reader, fail func()) {
+	one := func(dst net.Conn, src io.Reader) {
 		if copyData(dst, src) != nil {
 			fail()
 			return
@@ -161,7 +270,7 @@ func spliceConns(ctx context.Context, guest *guestConn, out net.Conn) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { one(guest, out) })
-	one(out, guest)
+	one(out, from)
 	wg.Wait()
 }
 

@@ -16,14 +16,22 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-const maxDatagram = 65535
+const (
+	maxDatagram = 65535
+	quicPort    = 443
+)
 
 // handleUDP serves the first datagram of a flow; later ones go to the endpoint made here. The stack
 // calls it for one packet at a time; it must not block. False makes the stack answer with ICMP port
 // unreachable.
 func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	if !n.checkAddress("udp", dst) {
+	open, byName := n.checkAddress("udp", dst)
+	if !open {
+		return false
+	}
+	if byName && dst.Port() == quicPort {
+		n.reportRefusal("udp", dst, func(string) string { return "QUIC hides which host it is for: programs use TCP instead" })
 		return false
 	}
 	if !n.beginWork() {

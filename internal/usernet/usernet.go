@@ -10,7 +10,8 @@
 //
 // A [Policy] decides, on the address that is about to be dialled, what may be
 // reached. A refused address looks closed from inside, at once: a reset for TCP,
-// an ICMP port unreachable for UDP.
+// an ICMP port unreachable for UDP. If an address is open for names only, the
+// names in TLS and HTTP are checked, too.
 //
 //	ns, err := usernet.NewNamespace(usernet.NamespaceOptions{})
 //	...
@@ -35,7 +36,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -48,6 +48,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gateway"
 )
 
 // The addresses on the link. The owner of the guest's IP address must have its MAC
@@ -69,7 +70,8 @@ const DefaultMTU = 65520
 
 // The limits of zero Options.
 const (
-	DefaultMaxConns     = 1024
+	DefaultMaxConns     = 8192
+	DefaultConnIdle     = time.Minute
 	DefaultMaxFlows     = 512
 	DefaultMaxDials     = 256
 	DefaultFlowIdle     = time.Minute
@@ -96,9 +98,11 @@ type Options struct {
 	Resolver Resolver
 	// MTU of the link; 0 means DefaultMTU.
 	MTU int
-	// MaxConns limits TCP connections, those to our DNS server included; the Network resets one
-	// more, and the DNS server closes it.
+	// MaxConns limits TCP connections, those to our DNS server included. One more ends the connection that was silent longest, if
+	// for ConnIdle. Otherwise the Network resets it, and the DNS server closes it.
 	MaxConns int
+	// ConnIdle is the time for which a connection has to be silent before it makes room for another.
+	ConnIdle time.Duration
 	// MaxFlows limits UDP flows; one more ends the flow that was silent longest.
 	MaxFlows int
 	// MaxDials limits TCP connections that are being made; one more is dropped, and made when the
@@ -130,6 +134,7 @@ func (o Options) withDefaults() Options {
 	}
 	setDefault(&o.MTU, DefaultMTU)
 	setDefault(&o.MaxConns, DefaultMaxConns)
+	setDefault(&o.ConnIdle, DefaultConnIdle)
 	setDefault(&o.MaxFlows, DefaultMaxFlows)
 	setDefault(&o.MaxDials, DefaultMaxDials)
 	setDefault(&o.FlowIdle, DefaultFlowIdle)
@@ -153,10 +158,12 @@ type Network struct {
 	link  *link
 	dns   *dnsServer
 
+	gateway *gateway.Gateway // for connections to addresses that are open for names only
+
 	ctx    context.Context // ends with Close; connections, outward dials and queries depend on it
 	cancel context.CancelFunc
 
-	conns atomic.Int64 // open TCP connections
+	conns connTable // open TCP connections
 	flows flowTable
 
 	mu     sync.Mutex
@@ -174,6 +181,12 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	}
 	n := &Network{opts: opts.withDefaults(), host: newHostAddrs(), names: newNameTable()}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.gateway = gateway.New(gateway.Options{
+		CheckHost: n.checkName,
+		Refused:   func(host string, dst netip.AddrPort, reason string) { n.reportHost("http", host, dst, reason) },
+		Dial:      n.dialTCP,
+		Log:       n.opts.Log,
+	})
 	n.flows.init()
 	n.link = newLink(link, GatewayMAC, n.opts.MTU)
 	if err := n.startStack(); err != nil {
@@ -317,13 +330,21 @@ func (n *Network) beginWork() bool {
 	return true
 }
 
-// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal.
-func (n *Network) checkAddress(network string, dst netip.AddrPort) bool {
-	r, refused := n.opts.Policy.refusedRange(dst.Addr(), n.host.findRange(dst.Addr()), n.names.findTrust(dst.Addr()))
+// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal. It returns whether the address is
+// open, and whether it is for names only.
+func (n *Network) checkAddress(network string, dst netip.AddrPort) (open, byName bool) {
+	host := n.host.findRange(dst.Addr())
+	r, refused := n.opts.Policy.refusedRange(dst.Addr(), host, unlisted)
+	if !refused {
+		return true, false
+	}
+	if trust := n.names.findTrust(dst.Addr()); trust != unlisted {
+		r, refused = n.opts.Policy.refusedRange(dst.Addr(), host, trust)
+	}
 	if refused {
 		n.reportRefusal(network, dst, func(name string) string { return r.explainRefusal(dst.Addr(), name) })
 	}
-	return !refused
+	return !refused, true
 }
 
 // reportRefusal reports that dst is refused. explain returns the reason for a name that dst has; ""

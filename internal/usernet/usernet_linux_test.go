@@ -34,11 +34,11 @@ func TestTCPEcho(t *testing.T) {
 			n, ns := open(t, on, Options{Dial: world{"tcp " + address: serveTCP(t, echo)}.dial})
 			c := mustDialIn(t, ns, "tcp", address)
 			roundTrip(t, c, "hello")
-			if got := n.conns.Load(); got != 1 {
+			if got := n.conns.countConns(); got != 1 {
 				t.Errorf("open connections: got %d, want 1", got)
 			}
 			c.Close()
-			eventually(t, "no connection is open", func() bool { return n.conns.Load() == 0 })
+			eventually(t, "no connection is open", func() bool { return n.conns.countConns() == 0 })
 		})
 	}
 }
@@ -168,7 +168,7 @@ func TestTCPHalfCloseThenMuch(t *testing.T) {
 		}
 		c.Close()
 		eventually(t, "the connection with the sandbox is over", func() bool { return !hasPort(n, 2) })
-		if n.conns.Load() == 0 {
+		if n.conns.countConns() == 0 {
 			t.Fatal("the remote has all, which it has not read yet")
 		}
 		close(read)
@@ -331,7 +331,7 @@ func TestThousandConnections(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if got := n.conns.Load(); got != count {
+	if got := n.conns.countConns(); got != count {
 		t.Errorf("open connections: got %d, want %d", got, count)
 	}
 	for i, c := range conns {
@@ -349,8 +349,25 @@ func TestTCPLimit(t *testing.T) {
 		t.Errorf("third connection of two: got %v, want connection refused", err)
 	}
 	second.Close()
-	eventually(t, "the second connection is gone", func() bool { return n.conns.Load() == 1 })
+	eventually(t, "the second connection is gone", func() bool { return n.conns.countConns() == 1 })
 	roundTrip(t, mustDialIn(t, ns, "tcp", "1.2.3.4:80"), "three")
+}
+
+// At the limit, the connection that was silent longest makes room.
+func TestTCPLimitOfIdleConnections(t *testing.T) {
+	n, ns := open(t, on, Options{MaxConns: 2, ConnIdle: time.Nanosecond, Dial: world{"tcp 1.2.3.4:80": serveTCP(t, echo)}.dial})
+	first, second := mustDialIn(t, ns, "tcp", "1.2.3.4:80"), mustDialIn(t, ns, "tcp", "1.2.3.4:80")
+	roundTrip(t, first, "one")
+	roundTrip(t, second, "two")
+	roundTrip(t, first, "one again")
+	roundTrip(t, mustDialIn(t, ns, "tcp", "1.2.3.4:80"), "three")
+	if _, err := second.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the silent connection: got %v, want connection reset", err)
+	}
+	roundTrip(t, first, "and again")
+	if got := n.conns.countConns(); got != 2 {
+		t.Errorf("open connections: got %d, want 2", got)
+	}
 }
 
 func TestDialTimeout(t *testing.T) {

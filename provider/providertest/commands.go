@@ -120,6 +120,7 @@ var scripts = map[string]string{
 	"web":      webScript,
 	"connect":  connectScript,
 	"knock":    knockScript,
+	"request":  requestScript,
 	"pour":     pourScript,
 	"resolve":  resolveScript,
 	"eat":      `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
@@ -238,6 +239,21 @@ elif command -v python3 >/dev/null; then
 	exec python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)' $1 $2
 elif command -v nc >/dev/null; then
 	nc -w 3 $1 $2 </dev/null >/dev/null; exit $(($? != 0))
+fi
+exit 99`
+
+	requestScript = `
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::IP -e '
+		$s = IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 10) or exit(1);
+		print $s "GET / HTTP/1.1\r\nHost: $ARGV[2]\r\nConnection: close\r\n\r\n";
+		print while <$s>' $1 $2 "$3"
+elif command -v python3 >/dev/null; then
+	exec python3 -c '
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+s.sendall(b"GET / HTTP/1.1\r\nHost: " + sys.argv[3].encode() + b"\r\nConnection: close\r\n\r\n")
+while data := s.recv(4096): print(data.decode(), end="")' $1 $2 "$3"
 fi
 exit 99`
 

@@ -41,6 +41,23 @@ var refusalPromises = []promise{
 			t.Errorf("Refusals = %+v, want that %s resolves to a closed address, and how to open it", all, name)
 		}
 	}},
+	{"an address that is open for a name is open for no other name", []need{needRefusals, needEgress, needIsolation}, func(t *testing.T, h *harness) {
+		name := findKnownName(t)
+		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{name}}})
+		if h.connectFromInside(t, sb, name, 443) != nil {
+			t.Skipf("nothing listens on port 443 of %s, as far as this machine sees", name)
+		}
+		res := h.runCommand(t, sb, scriptCommand("request", name, 443, "other.example"))
+		if res.Code == 99 {
+			t.Skip("the image has neither perl nor python3 to connect with")
+		}
+		if got := string(res.Stdout); !strings.HasPrefix(got, "HTTP/1.1 403 ") || !strings.Contains(got, "other.example: not in --allow") {
+			t.Errorf("a request for another host: %q, want it refused with the reason", got)
+		}
+		if r := findRefusal(h.checkRefusals(t, sb), "other.example:443"); r.Protocol != "http" || r.Address == "" {
+			t.Errorf("Refusals has %+v for the request, want the address and the protocol http", r)
+		}
+	}},
 	{"Refusals says that a sandbox has no network", []need{needRefusals, needNoNet}, func(t *testing.T, h *harness) {
 		sb := h.plainSandbox(t)
 		if h.connectFromInside(t, sb, "198.51.100.7", 80) == nil {

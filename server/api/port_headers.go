@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed46cd37a8/atoll/internal/duplex"
 	"github.com/seed46cd37a8/atoll/server/origin"
 )
 
@@ -47,7 +48,11 @@ var siteHeaders = []string{"Alt-Svc", "Clear-Site-Data", "Strict-Transport-Secur
 // rewriteResponse keeps redirects and cookies of a program on its port, and the program away from the rest of this
 // server.
 func rewriteResponse(resp *http.Response) error {
-	to := resp.Request.Context().Value(targetKey{}).(portTarget)
+	ctx := resp.Request.Context()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		duplex.SetHeader(ctx, resp.Header)
+	}
+	to := ctx.Value(targetKey{}).(portTarget)
 	remove := originHeaders
 	if to.byHost {
 		remove = siteHeaders // pages have an origin of their own

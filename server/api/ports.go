@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/duplex"
 	"github.com/seed46cd37a8/atoll/server/api/internal/wire"
 )
 
@@ -187,11 +188,7 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer done()
-	// Without this, net/http breaks off a response that begins before the end of the request.
-	// HTTP/2 does not support it and does not need it.
-	_ = http.NewResponseController(w).EnableFullDuplex()
-	defer r.Body.Close() // net/http panics if a handler in this mode leaves a body unread (https://go.dev/issue/68560)
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, to)))
+	h.proxy.ServeHTTP(w, duplex.Begin(w, r.WithContext(context.WithValue(ctx, targetKey{}, to))))
 	return nil
 }
 
@@ -230,6 +227,7 @@ func newPortProxy(h *Handler) *httputil.ReverseProxy {
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1, // flush at once
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			duplex.SetHeader(r.Context(), w.Header())
 			if atoll.KindOf(err) == atoll.ErrInternal { // not from a provider: the server on the port does not speak HTTP, or hung up
 				err = statusError{atoll.E("proxy", "", atoll.ErrUnavailable, err), http.StatusBadGateway}
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/internal/duplex"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/server/api"
@@ -53,10 +54,7 @@ func serveAPI(t *testing.T, s *mcp.Server) string {
 		}
 	}}
 	door := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Without this, the proxy breaks off a response that begins before it has read the end of the request.
-		_ = http.NewResponseController(w).EnableFullDuplex()
-		defer r.Body.Close()
-		proxy.ServeHTTP(w, r)
+		proxy.ServeHTTP(w, duplex.Begin(w, r))
 	})}
 	go door.Serve(front)
 	t.Cleanup(func() {
