@@ -43,3 +43,15 @@ func TestGoals(t *testing.T) {
 		t.Errorf("no ratio to the first row in\n%s", text)
 	}
 }
+
+// Facts with a title are in one table, whatever came between them.
+func TestFacts(t *testing.T) {
+	tb := &table{}
+	for _, f := range []fact{{title: "A", name: "1"}, {title: "B", name: "2"}, {title: "A", name: "3"}} {
+		tb.addFact(f)
+	}
+	want := "## A\n\n| | measured | goal | |\n| --- | --: | --: | --- |\n| 1 |  |  |  |\n| 3 |  |  |  |\n\n## B\n"
+	if got := tb.formatMarkdown(""); !strings.Contains(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -18,7 +18,7 @@ import (
 
 // The rows of the provider native.
 const (
-	nativeTitle   = "the provider native, many at once"
+	nativeTitle   = "Native: many at once"
 	bareEcho      = "Linux, bare: echo"
 	nativeAPI     = "native, API client and server"
 	nativeReady   = "native, API client and server, a sandbox that was ready"

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -55,8 +56,16 @@ const (
 	memoryTitle   = "Versions of a directory: memory"
 )
 
-// addFact adds a fact to the table.
-func (t *table) addFact(f fact) { t.facts = append(t.facts, f) }
+// addFact adds a fact to those with its title.
+func (t *table) addFact(f fact) {
+	for i := len(t.facts); i > 0; i-- {
+		if t.facts[i-1].title == f.title {
+			t.facts = slices.Insert(t.facts, i, f)
+			return
+		}
+	}
+	t.facts = append(t.facts, f)
+}
 
 // findRow returns the row with the name.
 func (c *comparison) findRow(name string) (row, bool) {
