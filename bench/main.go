@@ -125,7 +125,8 @@ func (b *bench) measureCommands(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stopServer()) }()
-	peers, closers, err := b.setUpPeers(ctx, server)
+	atollPeers := func(ctx context.Context) (peerMethods, func() error, error) { return b.atollPeers(ctx, server) }
+	peers, closers, err := b.setUpPeers(ctx, b.runscPeers, atollPeers, b.dockerPeers, b.bwrapPeers)
 	defer func() {
 		for _, c := range closers {
 			err = errors.Join(err, c())

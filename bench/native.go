@@ -77,29 +77,16 @@ func (b *bench) compareNative(ctx context.Context) (bwrap []method, err error) {
 		}},
 		{gvisorReady, other.createReady},
 	}
-	peers, closer, err := b.bwrapPeers(ctx)
-	if closer != nil {
-		defer func() { err = errors.Join(err, closer()) }()
-	}
-	var missing missingError
-	switch {
-	case errors.As(err, &missing):
-		b.table.missing = append(b.table.missing, missing.Error())
-	case err != nil:
+	peers, closers, err := b.setUpPeers(ctx, b.bwrapPeers, b.podmanPeers, b.dockerPeers)
+	defer func() {
+		for _, c := range closers {
+			err = errors.Join(err, c())
+		}
+	}()
+	if err != nil {
 		return nil, err
 	}
 	create = append(create, peers.create...)
-	docker, closer, err := b.dockerPeers(ctx)
-	if closer != nil {
-		defer func() { err = errors.Join(err, closer()) }()
-	}
-	switch {
-	case errors.As(err, &missing):
-		b.table.missing = append(b.table.missing, missing.Error())
-	case err != nil:
-		return nil, err
-	}
-	create = append(create, docker.create...)
 	if err := b.compareMethods(ctx, "native: create to first byte", nativeCreateGoals, create); err != nil {
 		return nil, err
 	}
@@ -111,7 +98,7 @@ func (b *bench) compareNative(ctx context.Context) (bwrap []method, err error) {
 	if err := b.compareMethods(ctx, "native: command in a live sandbox", nativeExecGoals, command); err != nil {
 		return nil, err
 	}
-	return peers.create, nil
+	return slices.DeleteFunc(peers.create, func(m method) bool { return m.row != viaBwrap }), nil
 }
 
 // createReady creates a sandbox that the server has made ahead, up to the first byte of a command in it.

@@ -23,14 +23,12 @@ import (
 // peerMethods are ways to create a sandbox up to its first byte, and to run a command in a running one.
 type peerMethods struct{ create, exec []method }
 
-// setUpPeers prepares all compared programs. The caller must call the closers, also after an error.
-func (b *bench) setUpPeers(ctx context.Context, s *server) (p peerMethods, closers []func() error, err error) {
-	for _, add := range []func(context.Context) (peerMethods, func() error, error){
-		b.runscPeers,
-		func(ctx context.Context) (peerMethods, func() error, error) { return b.atollPeers(ctx, s) },
-		b.dockerPeers,
-		b.bwrapPeers,
-	} {
+// A peerMaker prepares a compared program. The caller must call the closer unless it is nil, also after an error.
+type peerMaker func(context.Context) (p peerMethods, closer func() error, err error)
+
+// setUpPeers prepares the compared programs that are installed. The caller must call the closers, also after an error.
+func (b *bench) setUpPeers(ctx context.Context, makers ...peerMaker) (p peerMethods, closers []func() error, err error) {
+	for _, add := range makers {
 		more, closer, err := add(ctx)
 		if closer != nil {
 			closers = append(closers, closer)

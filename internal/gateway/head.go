@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -47,8 +48,12 @@ var (
 // that is too long or like TLS without going on like it, and if a connection is reset.
 func ReadHead(client, server net.Conn) (Head, error) {
 	h, err := readFirst(client, server)
-	if err != nil || len(h.Client) == 0 || len(h.Server) > 0 {
+	if err != nil || len(h.Server) > 0 && !isSettings(h.Server) {
 		return h, err
+	}
+	if len(h.Client) == 0 && len(h.Server) == 0 { // one side has ended
+		h.Protocol = Unclear
+		return h, nil
 	}
 	// A deadline that cannot be set belongs to a connection that is over.
 	_ = client.SetReadDeadline(time.Now().Add(lineTimeout))
@@ -57,7 +62,13 @@ func ReadHead(client, server net.Conn) (Head, error) {
 	return h, err
 }
 
-// readFirst returns what the first side to speak says; nothing if that ends its side instead.
+// isSettings reports whether a server of HTTP/2 has spoken first.
+func isSettings(b []byte) bool {
+	const header, settings = 9, 4
+	return len(b) >= header && b[3] == settings && bytes.Equal(b[5:header], make([]byte, 4))
+}
+
+// readFirst returns what the first side to speak says. It is empty if the first event is the end of a side.
 func readFirst(client, server net.Conn) (Head, error) {
 	type read struct {
 		data []byte
@@ -145,40 +156,73 @@ func (w *watch) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// methods are the methods of HTTP that are enough to recognise a request by.
-var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
+// methods are the methods of HTTP that are enough to recognise a request by. OPTIONS is not: RTSP has it.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "TRACE", "PATCH"}
 
-// protocolOf returns the protocol of a client that has sent b. A line that could be a request to any server makes it HTTP.
+// protocolOf returns the protocol of a client that has sent b. It is strict: servers take more for TLS and for HTTP than the standards
+// allow, and a connection that is neither is not checked.
 func protocolOf(b []byte) Protocol {
-	if len(b) > 0 && b[0] == recordHandshake {
-		switch {
-		case len(b) == 1:
-			return Unclear
-		case b[1] == majorVersion:
-			return TLS
-		}
-		return Other
+	if len(b) == 0 {
+		return Unclear
 	}
-	line, _, whole := bytes.Cut(bytes.TrimLeft(b, " \t\r\n"), []byte("\n"))
-	method, rest, found := bytes.Cut(line, []byte(" "))
+	if p, binary := protocolOfRecord(b); binary {
+		return p
+	}
+	line, _, whole := bytes.Cut(bytes.TrimLeft(b, " \t\v\f\r\n"), []byte("\n"))
+	method, rest := line, []byte(nil)
+	// Servers split a line at more than spaces.
+	if i := bytes.IndexFunc(line, func(r rune) bool { return r <= ' ' || r >= 0x7f }); i >= 0 {
+		method, rest = line[:i], line[i:]
+	}
 	switch {
-	case bytes.ContainsFunc(method, func(r rune) bool { return r <= ' ' || r >= 0x7f }), bytes.IndexByte(rest, 0) >= 0:
-		return Other
-	case found && containsMethod(string(method)):
+	case len(rest) > 0 && slices.Contains(methods, string(method)),
+		string(method) == "PROXY" && len(rest) > 0: // the header of a proxy, after which a server takes anything
 		return HTTP
+	case len(line) > 0 && !isToken(line[0]), bytes.IndexByte(line, 0) >= 0:
+		return Other
 	case !whole:
 		return Unclear
-	case found && bytes.Contains(rest, []byte("HTTP/")):
+	case bytes.Contains(bytes.ToUpper(rest), []byte("HTTP/")):
 		return HTTP
 	}
 	return Other
 }
 
-func containsMethod(s string) bool {
-	for _, m := range methods {
-		if strings.EqualFold(s, m) {
-			return true
+// protocolOfRecord returns the protocol of a client that begins with a byte that no text has, and whether it does.
+func protocolOfRecord(b []byte) (p Protocol, binary bool) {
+	switch {
+	case bytes.HasPrefix([]byte(proxySignature), b[:min(len(b), len(proxySignature))]):
+		// It consists of ends of lines and the header of a proxy, in its second version.
+		if len(b) < len(proxySignature) {
+			return Unclear, true
 		}
+		return HTTP, true
+	case b[0] >= firstRecord && b[0] <= lastRecord:
+		// Some servers ignore the version of a record, and warnings before a ClientHello.
+		if len(b) == 1 {
+			return Unclear, true
+		}
+		if b[1] < 0x10 {
+			return TLS, true
+		}
+		return Other, true
+	case b[0]&0x80 != 0:
+		// A ClientHello in the form of SSL 2 has no name.
+		if len(b) < 4 {
+			return Unclear, true
+		}
+		if b[2] == 1 && b[3] == majorVersion {
+			return TLS, true
+		}
+		return Other, true
 	}
-	return false
+	return Other, false
+}
+
+// proxySignature is the beginning of the second version of the header of a proxy.
+const proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
+
+// isToken reports whether a method can begin with c.
+func isToken(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }

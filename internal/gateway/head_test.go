@@ -18,25 +18,42 @@ func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 func TestProtocol(t *testing.T) {
 	for said, want := range map[string]Protocol{
-		"GET / HTTP/1.1\r\n":                  HTTP,
-		"GET ":                                HTTP,
-		"get /":                               HTTP,
-		"\r\n\r\n POST /":                     HTTP,
-		"GET /\r\n":                           HTTP, // HTTP/0.9
-		"BREW /pot HTTP/1.1\r\n":              HTTP,
-		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":    HTTP,
-		"CONNECT a.example:443 HTTP/1.1\r\n":  HTTP,
-		"\x16\x03\x01":                        TLS,
-		"\x16\x02":                            Other,
-		"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n":  Other,
-		"*1\r\n$4\r\nPING\r\n":                Other,
-		"get key\r\n":                         HTTP, // of memcached: not worth the risk
-		"set key 0 0 1\r\n":                   Other,
-		"NICK me\r\n":                         Other,
-		"\x00\x00\x00\x08\x04\xd2\x16\x2f":    Other, // of PostgreSQL
-		"0032git-upload-pack /a.git\x00host=": Other,
-		"":                                    Unclear, "\r\n": Unclear, "G": Unclear, "GET": Unclear, "BREW /pot HTTP/1.1": Unclear, "\x16": Unclear, "PRI * ": Unclear,
-		"OPTIONS rtsp://a.example RTSP/1.0\r": HTTP,
+		"GET / HTTP/1.1\r\n":                    HTTP,
+		"GET ":                                  HTTP,
+		"\r\n\r\n POST /":                       HTTP,
+		"GET /\r\n":                             HTTP, // HTTP/0.9
+		"BREW /pot HTTP/1.1\r\n":                HTTP,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":      HTTP,
+		"CONNECT a.example:443 HTTP/1.1\r\n":    HTTP,
+		"\x16\x03\x01":                          TLS,
+		"get key\r\n":                           Other,
+		"get / HTTP/1.1\r\n":                    HTTP,
+		"OPTIONS rtsp://a.example RTSP/1.0\r\n": Other,
+		"OPTIONS * HTTP/1.1\r\n":                HTTP,
+		"OPTIONS ":                              Unclear,
+		"GET\t/ HTTP/1.1":                       HTTP,
+		"GET\v/\fhttp/1.1\n":                    HTTP,
+		"BREW\t/\thttp/1.1\n":                   HTTP,
+		"GET /\x00 HTTP/1.1":                    HTTP,
+		"{\"jsonrpc\":":                         Other,
+		"user: HTTP/1.1\n":                      HTTP,
+		"PROXY TCP4 1.2.3.4":                    HTTP,
+		"\r\n\r\n\x00\r\nQU":                    Unclear,
+		proxySignature + "!":                    HTTP,
+		"\x16\x01":                              TLS,
+		"\x15\x03\x01\x00\x02":                  TLS,
+		"\x16\x10":                              Other,
+		"\x80\x2e\x01\x03\x03":                  TLS,
+		"\x80\x2e\x01":                          Unclear,
+		"\x80\x01\x00\x01":                      Other, // of Thrift
+		"\x16\x02":                              TLS,
+		"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n":    Other,
+		"*1\r\n$4\r\nPING\r\n":                  Other,
+		"set key 0 0 1\r\n":                     Other,
+		"NICK me\r\n":                           Other,
+		"\x00\x00\x00\x08\x04\xd2\x16\x2f":      Other, // of PostgreSQL
+		"0032git-upload-pack /a.git\x00host=":   Other,
+		"":                                      Unclear, "\r\n": Unclear, "G": Unclear, "GET": Unclear, "BREW /pot HTTP/1.1": Unclear, "\x16": Unclear, "PRI * ": Unclear,
 	} {
 		if got := protocolOf([]byte(said)); got != want {
 			t.Errorf("%q: got %d, want %d", said, got, want)
@@ -90,16 +107,19 @@ func TestReadHead(t *testing.T) {
 		err            error
 	}{
 		"server first":         {server: "220 hello\r\n", want: Head{Server: []byte("220 hello\r\n")}},
-		"line by line":         {client: "SSH-2.0-x\r\n", chunk: 1, want: Head{Client: []byte("SSH-2.0-x\r")}},
+		"line by line":         {client: "SSH-2.0-x\r\n", chunk: 1, want: Head{Client: []byte("SSH-2.0-x\r\n")}},
 		"request byte by byte": {client: "BREW / HTTP/1.1\r\n", chunk: 1, want: Head{Protocol: HTTP, Client: []byte("BREW / HTTP/1.1\r\n")}},
 		"TLS":                  {client: string(hello), want: Head{Protocol: TLS, ServerName: "a.example", Client: hello}},
 		"TLS byte by byte":     {client: string(hello), chunk: 1, want: Head{Protocol: TLS, ServerName: "a.example", Client: hello}},
 		"TLS in records":       {client: string(inRecords(hello, 100)), want: Head{Protocol: TLS, ServerName: "a.example", Client: inRecords(hello, 100)}},
 		"large TLS":            {client: string(large), chunk: 1000, want: Head{Protocol: TLS, ServerName: "b.example", Client: large}},
 		"TLS without a name":   {client: string(anonymous), want: Head{Protocol: TLS, Client: anonymous}},
+		"a warning, then TLS":  {client: "\x15\x03\x01\x00\x02\x01\x5a" + string(hello), want: Head{Protocol: TLS, ServerName: "a.example", Client: append([]byte("\x15\x03\x01\x00\x02\x01\x5a"), hello...)}},
+		"TLS of SSL 2":         {client: "\x80\x2e\x01\x03\x03\x00\x15\x00\x00\x00\x10", err: errHello},
+		"HTTP/2 server first":  {client: "PRI * HTTP/2.0\r\n", server: "\x00\x00\x00\x04\x00\x00\x00\x00\x00", want: Head{Protocol: HTTP, Client: []byte("PRI * HTTP/2.0\r\n"), Server: []byte("\x00\x00\x00\x04\x00\x00\x00\x00\x00")}},
 		"TLS, then nonsense":   {client: "\x16\x03\x01\x00\x05hello", err: errHello},
 		"a long line":          {client: strings.Repeat("x", maxLine+1), chunk: 2 << 10, err: errLongLine},
-		"nothing":              {want: Head{}},
+		"nothing":              {want: Head{Protocol: Unclear}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, client := net.Pipe()
@@ -107,9 +127,12 @@ func TestReadHead(t *testing.T) {
 			defer ours.Close()
 			defer theirs.Close()
 			defer client.Close()
+			said := make(chan struct{}) // by the server
 			go func() {
 				if c.server == "" {
 					defer client.Close()
+				} else {
+					<-said
 				}
 				for rest := []byte(c.client); len(rest) > 0; {
 					n := len(rest)
@@ -127,6 +150,7 @@ func TestReadHead(t *testing.T) {
 					_, _ = io.Copy(io.Discard, server)
 				} else {
 					_, _ = io.WriteString(server, c.server)
+					close(said)
 				}
 				server.Close()
 			}()

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// A TLS client begins with a record of this type and major version.
+// The types of TLS records, and the major version in a ClientHello.
 const (
-	recordHandshake = 22
-	majorVersion    = 3
+	firstRecord  = 20
+	lastRecord   = 23
+	majorVersion = 3
 )
 
 // maxHello is the size in bytes of the longest ClientHello.

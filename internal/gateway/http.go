@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,25 +12,29 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/duplex"
 )
 
-// ServeHTTP serves a connection of a client that speaks HTTP and has sent head, until the client's connection is closed. It owns both
-// connections.
-func (g *Gateway) ServeHTTP(client net.Conn, head []byte, server net.Conn, dst netip.AddrPort) {
-	http2 := bytes.HasPrefix(head, []byte("PRI "))
-	head = bytes.TrimLeft(head, "\r\n") // which a request may begin with
-	c := &conn{Conn: client, source: io.MultiReader(bytes.NewReader(head), client), dst: dst, interrupted: make(chan struct{}, 1), closed: make(chan struct{})}
-	c.server.Store(&server)
+// ServeHTTP serves a connection of a client that speaks HTTP, until the client's connection is closed or ctx ends. It owns both connections,
+// of which head is the beginning.
+func (g *Gateway) ServeHTTP(ctx context.Context, client net.Conn, head Head, server net.Conn, dst netip.AddrPort) {
+	http2 := bytes.HasPrefix(head.Client, []byte("PRI "))
+	said := bytes.TrimLeft(head.Client, "\r\n") // with which a request may begin
+	c := &conn{
+		Conn: client, gateway: g, ctx: ctx, source: io.MultiReader(bytes.NewReader(said), client), dst: dst,
+		interrupted: make(chan struct{}, 1), closed: make(chan struct{}),
+		first: server, servers: map[*serverConn]struct{}{}, accepted: map[string]bool{},
+	}
+	if len(head.Server) > 0 {
+		c.first = newPrefixed(server, head.Server)
+	}
 	c.transport = &http.Transport{
-		DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return g.dialServer(ctx, c) },
+		DialContext:           c.dialServer,
 		DisableCompression:    true,
 		ExpectContinueTimeout: continueTimeout,
 		Protocols:             new(http.Protocols),
@@ -39,13 +44,12 @@ func (g *Gateway) ServeHTTP(client net.Conn, head []byte, server net.Conn, dst n
 	if http2 {
 		serve = g.http2.Serve
 	}
+	defer context.AfterFunc(ctx, c.endAll)()
 	_ = serve(&singleListener{conn: c}) // returns at once, with the error of the listener
 	<-c.closed
+	c.endAll()
 	c.requests.Wait()
 	c.transport.CloseIdleConnections()
-	if unused := c.server.Swap(nil); unused != nil {
-		_ = (*unused).Close()
-	}
 }
 
 // continueTimeout is the time that a server has to agree to the body of a request with Expect: 100-continue.
@@ -55,67 +59,6 @@ const continueTimeout = time.Second
 func setProtocol(p *http.Protocols, http2 bool) {
 	p.SetHTTP1(!http2)
 	p.SetUnencryptedHTTP2(http2)
-}
-
-// A conn is the connection of a client.
-type conn struct {
-	net.Conn
-	source    io.Reader
-	dst       netip.AddrPort
-	server    atomic.Pointer[net.Conn] // the first connection to the server, until it is used
-	transport *http.Transport
-	requests  sync.WaitGroup
-
-	interrupted chan struct{} // receives from SetReadDeadline
-	closed      chan struct{}
-	closing     sync.Once
-}
-
-// Read reads from the client. net/http reads one byte while it serves a request, to cancel it at the client's end; but a client may end its
-// side and wait for the response. So such a read waits until net/http interrupts it.
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.source.Read(p)
-	if err != io.EOF || len(p) != 1 {
-		return n, err
-	}
-	select {
-	case <-c.interrupted:
-		return 0, os.ErrDeadlineExceeded
-	case <-c.closed:
-		return 0, net.ErrClosed
-	}
-}
-
-// SetReadDeadline interrupts a read at the client's end if the deadline has passed.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	select {
-	case <-c.interrupted: // of an earlier deadline
-	default:
-	}
-	if !t.IsZero() && !t.After(time.Now()) {
-		c.interrupted <- struct{}{}
-	}
-	return c.Conn.SetReadDeadline(t)
-}
-
-// CloseWrite ends the data to the client.
-func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-func (c *conn) Close() error {
-	defer c.closing.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// resetClient ends the connection to the client with a RST, if it can.
-func (c *conn) resetClient() {
-	if r, ok := c.Conn.(interface{ Reset() }); ok {
-		r.Reset()
-	}
 }
 
 // A singleListener has one connection.
@@ -134,14 +77,6 @@ func (l *singleListener) Close() error { return nil }
 
 func (l *singleListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// dialServer returns the connection to the server that there is already, or another.
-func (g *Gateway) dialServer(ctx context.Context, c *conn) (net.Conn, error) {
-	if first := c.server.Swap(nil); first != nil {
-		return *first, nil
-	}
-	return g.opts.Dial(ctx, c.dst)
-}
-
 type connKey struct{}
 
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
@@ -156,8 +91,13 @@ func (g *Gateway) newServer(http2 bool) *http.Server {
 		Protocols:                    new(http.Protocols),
 	}
 	setProtocol(s.Protocols, http2)
+	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxStreams}
 	return s
 }
+
+// maxStreams is the number of requests at once on a connection of HTTP/2, as most servers have it: a server that allows less gets more
+// connections.
+const maxStreams = 100
 
 // headerTimeout is the time that a client has for the header of a request.
 const headerTimeout = time.Minute
@@ -165,7 +105,9 @@ const headerTimeout = time.Minute
 // serveRequest serves one request.
 func (g *Gateway) serveRequest(w http.ResponseWriter, r *http.Request) {
 	c := connOf(r.Context())
-	c.requests.Add(1)
+	if !c.beginRequest() {
+		panic(http.ErrAbortHandler)
+	}
 	defer c.requests.Done()
 	r = duplex.Begin(w, r)
 	if host, reason := g.checkRequest(c, r); reason != "" {
@@ -173,37 +115,62 @@ func (g *Gateway) serveRequest(w http.ResponseWriter, r *http.Request) {
 		refuseRequest(w, r, strings.TrimPrefix(host+": "+reason, ": "))
 		return
 	}
-	defer func() {
-		if failed := recover(); failed != nil {
-			c.resetClient() // as the server did
-			panic(failed)
-		}
-	}()
+	if r.ProtoMajor == 1 {
+		defer func() {
+			if failed := recover(); failed != nil {
+				c.resetClient() // as the server did
+				panic(failed)
+			}
+		}()
+	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		r.Header.Del("Upgrade") // after which nothing would be checked
 	}
-	// Without a value, net/http adds neither to a response.
-	w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
-	g.proxy.ServeHTTP(w, r)
+	g.proxy.ServeHTTP(plainWriter{w}, r)
 }
 
-// checkRequest returns the host that the request is for, and why it must not go to the server, "" if it may.
-func (g *Gateway) checkRequest(c *conn, r *http.Request) (host, reason string) {
-	host, port, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host, port = r.Host, ""
+// A plainWriter adds nothing to the headers of a response.
+type plainWriter struct{ http.ResponseWriter }
+
+func (w plainWriter) WriteHeader(status int) {
+	if status >= 200 {
+		for _, name := range []string{"Date", "Content-Type"} {
+			if _, ok := w.Header()[name]; !ok {
+				w.Header()[name] = nil // net/http adds it unless it is there, if without a value
+			}
+		}
 	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w plainWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// checkRequest returns the host that the request is for, and why it must not go to the server, "" if it may. The server gets the host as it
+// is, so it must have nothing at which a server could end it.
+func (g *Gateway) checkRequest(c *conn, r *http.Request) (host, reason string) {
+	host, port, hasPort := strings.Cut(strings.ToLower(r.Host), ":")
+	host = strings.TrimSuffix(host, ".")
 	switch {
 	case r.Method == http.MethodConnect:
 		return host, "it asks a proxy for a connection, which could lead anywhere: allow the proxy by its address"
-	case port != "" && port != strconv.Itoa(int(c.dst.Port())):
+	case strings.HasPrefix(host, "["):
+		address, _, _ := strings.Cut(r.Host[1:], "]")
+		return address, cmp.Or(g.opts.CheckHost(address, c.dst), "it names no valid host")
+	case strings.ContainsFunc(host, isStrange) || strings.Contains(port, ":"):
+		return strings.ToLower(r.Host), "it names no valid host"
+	case hasPort && port != strconv.Itoa(int(c.dst.Port())):
 		return host, fmt.Sprintf("it is for port %s, and its connection for port %d", port, c.dst.Port())
 	}
-	return host, g.opts.CheckHost(host, c.dst)
+	return host, c.checkHost(host)
 }
 
-// After a refusal, refuseRequest reads as much of the body for as long: many clients of HTTP/1 read no response before they have sent a body.
+// isStrange reports whether no name of a host has the character r, which is not in upper case.
+func isStrange(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.", r)
+}
+
+// After a refusal, refuseRequest reads at most so many bytes of the body for at most so long: many clients of HTTP/1 read no response before
+// they have sent a body.
 const (
 	maxRefusedBody  = 64 << 20
 	refusedBodyTime = 5 * time.Second

@@ -17,6 +17,7 @@ import (
 	"net/textproto"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,20 +43,52 @@ func serveHandler(t *testing.T, h http.HandlerFunc) netip.AddrPort {
 	return netip.MustParseAddrPort(s.Listener.Addr().String())
 }
 
+// A countedConn calls leave when it is closed.
+type countedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *countedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// A resettable is a connection as a gateway gets it.
+type resettable struct{ *net.TCPConn }
+
+func (c *resettable) Reset() {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
 // A rig is a gateway in front of a server, which has the name good.example.
 type rig struct {
 	address string // at which the gateway is the server
 	dst     netip.AddrPort
-	dials   atomic.Int32 // connections to the server
+	dials   atomic.Int32 // connections to the server, in all
+	open    atomic.Int32 // at once
+	most    atomic.Int32 // at once, so far
 	refused atomic.Int32 // requests
+	ctx     context.Context
+	end     context.CancelFunc // of all connections
+	served  chan struct{}      // receives at the end of each connection
 }
 
 func newRig(t *testing.T, dst netip.AddrPort) *rig {
 	t.Helper()
-	r := &rig{dst: dst}
+	r := &rig{dst: dst, served: make(chan struct{}, 1000)}
+	r.ctx, r.end = context.WithCancel(context.Background())
 	dial := func(ctx context.Context, dst netip.AddrPort) (net.Conn, error) {
 		r.dials.Add(1)
-		return (&net.Dialer{}).DialContext(ctx, "tcp", dst.String())
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", dst.String())
+		if err != nil {
+			return nil, err
+		}
+		if open := r.open.Add(1); open > r.most.Load() {
+			r.most.Store(open)
+		}
+		return &countedConn{Conn: c, leave: sync.OnceFunc(func() { r.open.Add(-1) })}, nil
 	}
 	g := New(Options{
 		Dial: dial,
@@ -77,7 +110,6 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 		t.Fatal(err)
 	}
 	accepted := make(chan struct{})
-	serving := make(chan struct{}, 1000)
 	var count atomic.Int32
 	go func() {
 		defer close(accepted)
@@ -88,7 +120,7 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 			}
 			count.Add(1)
 			go func() {
-				defer func() { serving <- struct{}{} }()
+				defer func() { r.served <- struct{}{} }()
 				defer client.Close()
 				server, err := dial(context.Background(), dst)
 				if err != nil {
@@ -99,15 +131,21 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 					server.Close()
 					return
 				}
-				g.ServeHTTP(client, head.Client, server, dst)
+				g.ServeHTTP(r.ctx, &resettable{client.(*net.TCPConn)}, head, server, dst)
 			}()
 		}
 	}()
 	t.Cleanup(func() {
 		l.Close()
 		<-accepted
+		r.end()
 		for range count.Load() {
-			<-serving
+			<-r.served
+		}
+		for end := time.Now().Add(deadline); r.open.Load() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d connections to the server remain open", r.open.Load())
+			}
 		}
 	})
 	r.address = l.Addr().String()
@@ -252,6 +290,13 @@ func TestSmuggling(t *testing.T) {
 		"GET / HTTP/1.0\r\n\r\n": {"403", ""},
 		"GET / HTTP/1.1\r\nHost: good.example:1\r\nConnection: close\r\n\r\n":                                              {"403", ""},
 		"GET / HTTP/1.1\r\nHost: GOOD.example.\r\nConnection: close\r\n\r\n":                                               {"200", `GET / GOOD.example. ""`},
+		"GET / HTTP/1.1\r\nHost: evil.example:PORT:.good.example\r\nConnection: close\r\n\r\n":                             {"403", ""},
+		"GET / HTTP/1.1\r\nHost: [good.example]:PORT\r\nConnection: close\r\n\r\n":                                         {"403", ""},
+		"GET / HTTP/1.1\r\nHost: good.example,evil.example\r\nConnection: close\r\n\r\n":                                   {"403", ""},
+		"GET / HTTP/1.1\r\nHost: user@good.example\r\nConnection: close\r\n\r\n":                                           {"400", ""},
+		"GET\t/ HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                                                    {"400", ""},
+		"GET /\x00 HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                                                 {"400", ""},
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 1\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                   {"400", ""},
 		"CONNECT good.example:PORT HTTP/1.1\r\nHost: good.example:PORT\r\n\r\n":                                            {"403", ""},
 		"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n":                                              {"403", ""},
 		"POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding : chunked\r\nConnection: close\r\n\r\n0\r\n\r\n":       {"400", ""},
@@ -481,6 +526,7 @@ func TestInformation(t *testing.T) {
 		w.Header().Set("Link", "</style.css>")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.Header().Del("Link")
+		w.Header()["Date"] = nil
 		io.WriteString(w, "done")
 	}))
 	hint := ""
@@ -493,7 +539,7 @@ func TestInformation(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp, err := r.client(t, false).Do(req)
-	if text := mustRead(t, resp, err); text != "done" || hint != "103</style.css>" || resp.Header.Get("Link") != "" {
+	if text := mustRead(t, resp, err); text != "done" || hint != "103</style.css>" || resp.Header.Get("Link") != "" || resp.Header.Get("Date") != "" {
 		t.Errorf("got %q with the hint %q and %v", text, hint, resp.Header)
 	}
 }
@@ -578,5 +624,108 @@ func TestServerGone(t *testing.T) {
 	}
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 		t.Errorf("got %v, want it at once", err)
+	}
+}
+
+// The end of a stream of HTTP/2 is not that of the others.
+func TestStreamsEndAlone(t *testing.T) {
+	begun, next := make(chan struct{}, 2), make(chan struct{})
+	r := newRig(t, serveHandler(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		begun <- struct{}{}
+		select {
+		case <-next:
+			io.WriteString(w, "done")
+		case <-r.Context().Done():
+		}
+	}))
+	client := r.client(t, true)
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", r.url("good.example", "/"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Body.Close()
+	second, err := client.Get(r.url("good.example", "/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	<-begun
+	cancel()
+	if _, err := io.ReadAll(first.Body); err == nil {
+		t.Error("the cancelled stream has ended well")
+	}
+	close(next)
+	if text := mustRead(t, second, nil); text != "done" {
+		t.Errorf("the other stream: got %q", text)
+	}
+}
+
+// A client of HTTP/2 gets more connections to a server that serves few requests on each, but not any number.
+func TestFewStreams(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1}
+	s.Start()
+	defer s.Close()
+	r := newRig(t, netip.MustParseAddrPort(s.Listener.Addr().String()))
+	client := r.client(t, true)
+	first, err := client.Get(r.url("good.example", "/")) // so that the client has a connection for the others
+	mustRead(t, first, err)
+	get := func(count int) (served int32) {
+		var ok atomic.Int32
+		var wg sync.WaitGroup
+		for range count {
+			wg.Go(func() {
+				if resp, err := client.Get(r.url("good.example", "/")); err == nil {
+					resp.Body.Close()
+					ok.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return ok.Load()
+	}
+	if served := get(maxServers / 2); served != maxServers/2 {
+		t.Errorf("%d of %d requests at once were served", served, maxServers/2)
+	}
+	get(maxStreams - 10) // on one connection of the client
+	if most := r.most.Load(); most > maxServers {
+		t.Errorf("%d connections to the server at once, want at most %d", most, maxServers)
+	}
+}
+
+// The end of the context ends all connections, also one that was made later to a server that does not answer.
+func TestEnd(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	r := newRig(t, serveHandler(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	c, err := net.Dial("tcp", r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(deadline))
+	if _, err := io.WriteString(c, "GET /wait HTTP/1.1\r\nHost: good.example\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	r.end()
+	select {
+	case <-r.served:
+		r.served <- struct{}{}
+	case <-time.After(deadline):
+		t.Error("the connection goes on")
 	}
 }

@@ -76,23 +76,13 @@ func (l *dnsListener) Accept() (net.Conn, error) {
 			// The server's Shutdown ends reads, but no write to a sandbox that
 			// does not read its answers.
 			keep := context.AfterFunc(l.n.ctx, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
-			return &dnsConn{c, sync.OnceFunc(func() {
+			return &countedConn{c, sync.OnceFunc(func() {
 				keep()
 				l.n.conns.removeConn(place)
 			})}, nil
 		}
 		_ = c.Close()
 	}
-}
-
-type dnsConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *dnsConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
 }
 
 // startServer returns when s can be shut down.
@@ -181,6 +171,9 @@ func plainName(name string) string {
 // rememberAnswer records the addresses at the end of the chain of aliases that begins at name.
 func (n *Network) rememberAnswer(name string, answer []dns.RR) {
 	t := n.opts.Policy.lookUpHost(name)
+	if !validHost(plainName(name)) { // servers could take a part of it for a name
+		t = unlisted
+	}
 	owner := dns.CanonicalName(name)
 	for hops := 0; hops <= len(answer); hops++ {
 		alias := ""

@@ -174,6 +174,11 @@ func TestQUICByName(t *testing.T) {
 	if all := refused.take(); !slices.ContainsFunc(all, func(r atoll.Refusal) bool { return r.Protocol == "udp" && strings.Contains(r.Reason, "QUIC") }) {
 		t.Errorf("refused %+v, want UDP to port 443", all)
 	}
+	refused.take()
+	other := mustDialIn(t, ns, "udp", "1.2.3.4:9")
+	roundTrip(t, other, "hello")
+	_, _ = io.WriteString(other, "\xc3\x00\x00\x00\x01\x08hello")
+	eventually(t, "QUIC on another port is refused", func() bool { return len(refused.take()) == 1 })
 	roundTrip(t, mustDialIn(t, ns, "udp", "1.2.3.4:9"), "hello")
 }
 

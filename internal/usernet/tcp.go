@@ -61,10 +61,10 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	guest := &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq, place: place}
 	reset := guest.Reset
 	place.end.Store(&reset)
-	joinConns(n.ctx, guest, out, func(fail func()) {
+	joinConns(n.ctx, guest, out, func(ctx context.Context, fail func()) {
 		if !byName {
 			spliceConns(guest, out, guest, fail)
-		} else if err := n.serveNamed(guest, out, dst, fail); err != nil {
+		} else if err := n.serveNamed(ctx, guest, out, dst, fail); err != nil {
 			n.opts.Log.Debug("head", "address", dst.String(), "err", err)
 			fail()
 		}
@@ -72,7 +72,7 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 }
 
 // serveNamed serves a connection to an address that is open for names only. It fails if the connection must not go on, or cannot begin.
-func (n *Network) serveNamed(guest *guestConn, out net.Conn, dst netip.AddrPort, fail func()) error {
+func (n *Network) serveNamed(ctx context.Context, guest *guestConn, out net.Conn, dst netip.AddrPort, fail func()) error {
 	head, err := gateway.ReadHead(guest, out)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (n *Network) serveNamed(guest *guestConn, out net.Conn, dst netip.AddrPort,
 	from := io.Reader(guest)
 	switch head.Protocol {
 	case gateway.HTTP:
-		n.gateway.ServeHTTP(guest, head.Client, out, dst)
+		n.gateway.ServeHTTP(ctx, guest, head, out, dst)
 		return nil
 	case gateway.TLS:
 		err = n.checkServerName(head.ServerName, dst)
@@ -147,6 +147,31 @@ func printableHost(host string) string {
 		}
 		return r
 	}, host[:min(len(host), 253)])
+}
+
+// dialMore connects to dst for a connection that has been admitted, and counts that as one more.
+func (n *Network) dialMore(ctx context.Context, dst netip.AddrPort) (net.Conn, error) {
+	place := n.admitConn(dst)
+	if place == nil {
+		return nil, errors.New("too many connections")
+	}
+	out, err := n.dialTCP(ctx, dst)
+	if err != nil {
+		n.conns.removeConn(place)
+		return nil, err
+	}
+	return &countedConn{out, sync.OnceFunc(func() { n.conns.removeConn(place) })}, nil
+}
+
+// A countedConn calls leave when it is closed.
+type countedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *countedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 // dialTCP connects to dst, which is allowed.
@@ -235,8 +260,8 @@ func (c *guestConn) hasFailed() bool {
 }
 
 // joinConns calls serve, which returns when both connections have ended. A failure of the guest's resets both, as one connection would be,
-// and so do a call of fail and the end of ctx.
-func joinConns(ctx context.Context, guest *guestConn, out net.Conn, serve func(fail func())) {
+// and so do a call of fail and the end of ctx. The context of serve ends then.
+func joinConns(ctx context.Context, guest *guestConn, out net.Conn, serve func(ctx context.Context, fail func())) {
 	ctx, fail := context.WithCancel(ctx)
 	defer fail()
 	// A reset wakes all reads and writes, whichever end they wait for.
@@ -253,7 +278,7 @@ func joinConns(ctx context.Context, guest *guestConn, out net.Conn, serve func(f
 	}()
 	// A read of the remote does not see that the sandbox ends the connection.
 	defer guest.onFailure(fail)()
-	serve(fail)
+	serve(ctx, fail)
 }
 
 // spliceConns copies both ways until both have ended, what the guest says by reading from. It passes the end of one direction on as the end

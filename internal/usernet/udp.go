@@ -2,6 +2,7 @@ package usernet
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -31,7 +32,7 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		return false
 	}
 	if byName && dst.Port() == quicPort {
-		n.reportRefusal("udp", dst, func(string) string { return "QUIC hides which host it is for: programs use TCP instead" })
+		n.reportQUIC(dst)
 		return false
 	}
 	if !n.beginWork() {
@@ -45,6 +46,9 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		return false
 	}
 	f := &flow{guest: gonet.NewUDPConn(&wq, ep)}
+	if byName {
+		f.refuseQUIC = func() { n.reportQUIC(dst) }
+	}
 	n.flows.addFlow(f, n.opts.MaxFlows)
 	go func() {
 		defer n.wg.Done()
@@ -52,6 +56,20 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		n.serveFlow(f, dst)
 	}()
 	return true
+}
+
+// reportQUIC reports that QUIC to dst is refused.
+func (n *Network) reportQUIC(dst netip.AddrPort) {
+	n.reportRefusal("udp", dst, func(string) string { return "QUIC hides which host it is for: programs use TCP instead" })
+}
+
+// isQUIC reports whether a datagram begins a connection of QUIC.
+func isQUIC(b []byte) bool {
+	if len(b) < 5 || b[0]&0xc0 != 0xc0 {
+		return false
+	}
+	version := binary.BigEndian.Uint32(b[1:])
+	return version == 1 || version == 0x6b3343cf || version>>8 == 0xff0000 // and drafts
 }
 
 func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
@@ -80,6 +98,8 @@ func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
 type flow struct {
 	guest *gonet.UDPConn
 	used  atomic.Int64 // time of the last datagram, Unix nanoseconds
+
+	refuseQUIC func() // called for a datagram of QUIC, which ends the flow; nil if QUIC may pass
 
 	mu     sync.Mutex
 	out    net.Conn // guarded by mu; nil while it is dialled
@@ -122,6 +142,10 @@ func (f *flow) sendOutward() {
 	for {
 		n, err := f.guest.Read(b)
 		if err != nil {
+			return
+		}
+		if f.refuseQUIC != nil && isQUIC(b[:n]) {
+			f.refuseQUIC()
 			return
 		}
 		f.markUsed()

@@ -184,7 +184,7 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	n.gateway = gateway.New(gateway.Options{
 		CheckHost: n.checkName,
 		Refused:   func(host string, dst netip.AddrPort, reason string) { n.reportHost("http", host, dst, reason) },
-		Dial:      n.dialTCP,
+		Dial:      n.dialMore,
 		Log:       n.opts.Log,
 	})
 	n.flows.init()

@@ -1,0 +1,215 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// A conn is the connection of a client, with its connections to the server.
+type conn struct {
+	net.Conn
+	gateway   *Gateway
+	ctx       context.Context
+	source    io.Reader // of what the client says
+	dst       netip.AddrPort
+	transport *http.Transport
+
+	interrupted chan struct{} // receives from SetReadDeadline
+	closed      chan struct{}
+	closing     sync.Once
+
+	requests sync.WaitGroup // Add under mu, while not over
+
+	mu       sync.Mutex
+	over     bool                     // there are no more requests and connections; guarded by mu
+	first    net.Conn                 // to the server, until it is used; guarded by mu
+	servers  map[*serverConn]struct{} // open connections to the server; guarded by mu
+	dialling int                      // connections to the server that are being made; guarded by mu
+	accepted map[string]bool          // hosts of earlier requests; guarded by mu
+}
+
+// The largest numbers of connections to the server at once, of which there are several only if a server of HTTP/2 allows few requests on
+// each, and of hosts that are remembered.
+const (
+	maxServers  = 16
+	maxAccepted = 16
+)
+
+var (
+	errOver        = errors.New("the connection of the client has ended")
+	errManyServers = errors.New("the client needs too many connections to the server")
+)
+
+// Read reads from the client. net/http reads one byte while it serves a request, to cancel it at the client's end; but a client may end its
+// side and wait for the response. So such a read waits until net/http interrupts it.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.source.Read(p)
+	if err != io.EOF || len(p) != 1 {
+		return n, err
+	}
+	select {
+	case <-c.interrupted:
+		return 0, os.ErrDeadlineExceeded
+	case <-c.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+// SetReadDeadline interrupts a read at the client's end if the deadline has passed.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	select {
+	case <-c.interrupted: // of an earlier deadline
+	default:
+	}
+	if !t.IsZero() && !t.After(time.Now()) {
+		select {
+		case c.interrupted <- struct{}{}:
+		default:
+		}
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// CloseWrite ends the data to the client.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (c *conn) Close() error {
+	defer c.closing.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// resetClient ends the connection to the client with a RST, if it can.
+func (c *conn) resetClient() {
+	if r, ok := c.Conn.(interface{ Reset() }); ok {
+		r.Reset()
+	}
+}
+
+// endAll closes all connections, and lets none begin.
+func (c *conn) endAll() {
+	c.mu.Lock()
+	c.over = true
+	all := make([]net.Conn, 0, len(c.servers)+2)
+	for s := range c.servers {
+		all = append(all, s.Conn)
+	}
+	if c.first != nil {
+		all = append(all, c.first)
+		c.first = nil
+	}
+	c.mu.Unlock()
+	for _, open := range append(all, c) {
+		_ = open.Close()
+	}
+}
+
+// beginRequest counts a request, for which the caller has to call c.requests.Done. It returns false if the connection is over.
+func (c *conn) beginRequest() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.requests.Add(1)
+	}
+	return !c.over
+}
+
+// checkHost returns why a request for host must not go to the server, "" if it may. A host that was accepted once remains so: the client
+// asks DNS no more while it has the connection.
+func (c *conn) checkHost(host string) (reason string) {
+	c.mu.Lock()
+	accepted := c.accepted[host]
+	c.mu.Unlock()
+	if accepted {
+		return ""
+	}
+	if reason = c.gateway.opts.CheckHost(host, c.dst); reason != "" {
+		return reason
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.accepted) < maxAccepted {
+		c.accepted[host] = true
+	}
+	return ""
+}
+
+// dialServer returns the connection to the server that there is already, or another.
+func (c *conn) dialServer(ctx context.Context, _, _ string) (net.Conn, error) {
+	out, err := c.beginServer()
+	if err != nil {
+		return nil, err
+	}
+	if out == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.ctx, cancel)()
+		out, err = c.gateway.opts.Dial(ctx, c.dst)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dialling--
+	if err == nil && c.over {
+		_ = out.Close()
+		err = errOver
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &serverConn{Conn: out, client: c}
+	c.servers[s] = struct{}{}
+	return s, nil
+}
+
+// beginServer counts one more connection to the server that is dialled, and returns the first one if that is not used yet.
+func (c *conn) beginServer() (first net.Conn, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.over:
+		return nil, errOver
+	case len(c.servers)+c.dialling >= maxServers:
+		return nil, errManyServers
+	}
+	c.dialling++
+	first, c.first = c.first, nil
+	return first, nil
+}
+
+// A serverConn is a connection to the server.
+type serverConn struct {
+	net.Conn
+	client *conn
+}
+
+func (s *serverConn) Close() error {
+	err := s.Conn.Close()
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	delete(s.client.servers, s)
+	return err
+}
+
+// A prefixed is a connection of which some data have been read already.
+type prefixed struct {
+	net.Conn
+	source io.Reader
+}
+
+func newPrefixed(c net.Conn, data []byte) net.Conn {
+	return &prefixed{c, io.MultiReader(bytes.NewReader(data), c)}
+}
+
+func (p *prefixed) Read(b []byte) (int, error) { return p.source.Read(b) }
