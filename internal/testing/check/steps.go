@@ -34,7 +34,7 @@ var startEngines = []string{"gvisor.dev/", "internal/testing/testengine", "inter
 // raced are the packages in which the most goroutines share state: the tables of processes and
 // sandboxes, the streams, the layers that act for many callers, and what one caller takes over from another.
 var raced = []string{
-	"agent/conversation", "internal/mux", "internal/process", "layer/pool", "layer/registry", "layer/router", "layer/session",
+	"agent/conversation", "internal/duplex", "internal/gateway", "internal/mux", "internal/process", "layer/pool", "layer/registry", "layer/router", "layer/session",
 	"provider/internal/remote", "provider/internal/supervised", "provider/mock", "server/api",
 }
 
