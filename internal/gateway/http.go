@@ -44,7 +44,10 @@ func (g *Gateway) ServeHTTP(ctx context.Context, client net.Conn, head Head, ser
 	if http2 {
 		serve = g.http2.Serve
 	}
-	defer context.AfterFunc(ctx, c.endAll)()
+	defer context.AfterFunc(ctx, func() {
+		c.resetClient() // at once, while its close takes time
+		c.endAll()
+	})()
 	_ = serve(&singleListener{conn: c}) // returns at once, with the error of the listener
 	<-c.closed
 	c.endAll()
