@@ -19,7 +19,7 @@ import (
 
 const viaPodman = "podman, rootless"
 
-// podmanPeers returns podman with an ordinary user: that of this process, or for root one who has subordinate ids.
+// podmanPeers returns podman as an ordinary user runs it: the user of this process, or, if that is root, the first user with subordinate ids.
 func (b *bench) podmanPeers(ctx context.Context) (p peerMethods, closer func() error, err error) {
 	for _, name := range []string{"podman", "runc", "newuidmap"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -63,7 +63,7 @@ func (b *bench) podmanPeers(ctx context.Context) (p peerMethods, closer func() e
 	return p, closer, nil
 }
 
-// findOrdinaryUser returns the first user with subordinate ids for root, and nil for others.
+// findOrdinaryUser returns the first user with subordinate ids if this process runs as root, and nil otherwise.
 func findOrdinaryUser() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -86,7 +86,7 @@ func findOrdinaryUser() (*syscall.Credential, error) {
 		}
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 	}
-	return nil, missingError("podman: no user has subordinate ids: useradd -m NAME makes one who has")
+	return nil, missingError("podman: no user has subordinate ids: add a user with useradd -m NAME")
 }
 
 // endPause ends the process that holds the namespaces of the containers of a runtime directory below dir.

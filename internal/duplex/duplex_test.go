@@ -44,7 +44,7 @@ func newProxy(t *testing.T, address string) (string, *lines) {
 	s.Start()
 	t.Cleanup(func() {
 		s.Close()
-		if text := logged.text(); text != "" {
+		if text := logged.readText(); text != "" {
 			t.Errorf("the server logged: %s", text)
 		}
 	})
@@ -63,13 +63,13 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.all.Write(p)
 }
 
-func (l *lines) text() string {
+func (l *lines) readText() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all.String()
 }
 
-func post(t *testing.T, address string, body io.Reader, header ...string) *http.Response {
+func postBody(t *testing.T, address string, body io.Reader, header ...string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", address, body)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestUnreadBody(t *testing.T) {
 	gone.Close()
 	address, _ := newProxy(t, gone.URL)
 	for range 3 {
-		if resp := post(t, address, strings.NewReader("body")); resp.StatusCode != http.StatusBadGateway || !resp.Close {
+		if resp := postBody(t, address, strings.NewReader("body")); resp.StatusCode != http.StatusBadGateway || !resp.Close {
 			t.Errorf("got %s, closing: %t", resp.Status, resp.Close)
 		}
 	}
@@ -110,7 +110,7 @@ func TestReadBody(t *testing.T) {
 	address, _ := newProxy(t, s.URL)
 	for range 500 {
 		for _, body := range []io.Reader{strings.NewReader("body"), io.MultiReader(strings.NewReader("body"))} { // with a length, and without
-			resp := post(t, address, body)
+			resp := postBody(t, address, body)
 			if text, err := io.ReadAll(resp.Body); string(text) != "body" || err != nil || resp.Close {
 				t.Fatalf("got %q, %v, closing: %t", text, err, resp.Close)
 			}
@@ -135,11 +135,11 @@ func TestEarlyResponse(t *testing.T) {
 	body, more := io.Pipe()
 	defer more.Close()
 	go func() { _, _ = io.WriteString(more, "hello\n") }()
-	resp := post(t, address, body)
+	resp := postBody(t, address, body)
 	if text, err := io.ReadAll(resp.Body); string(text) != "got hello\n" || err != nil {
 		t.Errorf("got %q, %v", text, err)
 	}
-	if resp := post(t, address, strings.NewReader("large"), "Expect", "100-continue"); resp.StatusCode != http.StatusRequestEntityTooLarge {
+	if resp := postBody(t, address, strings.NewReader("large"), "Expect", "100-continue"); resp.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("got %s", resp.Status)
 	}
 }

@@ -152,8 +152,8 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 	return r
 }
 
-// client returns a client that reaches the gateway, whatever the host of its requests.
-func (r *rig) client(t *testing.T, http2 bool) *http.Client {
+// newClient returns a client that reaches the gateway, whatever the host of its requests.
+func (r *rig) newClient(t *testing.T, http2 bool) *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", r.address)
@@ -174,7 +174,7 @@ func byVersion(t *testing.T, f func(t *testing.T, http2 bool)) {
 	t.Run("HTTP2", func(t *testing.T) { f(t, true) })
 }
 
-func (r *rig) url(host, path string) string {
+func (r *rig) urlFor(host, path string) string {
 	return fmt.Sprintf("http://%s:%d%s", host, r.dst.Port(), path)
 }
 
@@ -202,13 +202,13 @@ func TestRequest(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			io.WriteString(w, "<html>")
 		}))
-		req, err := http.NewRequest("GET", r.url("good.example", "/@scope%2fname/%7e?a;b=%zz"), nil)
+		req, err := http.NewRequest("GET", r.urlFor("good.example", "/@scope%2fname/%7e?a;b=%zz"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Header.Set("X-Forwarded-For", "1.2.3.4")
 		req.Header["User-Agent"] = []string{""}
-		resp, err := r.client(t, http2).Do(req)
+		resp, err := r.newClient(t, http2).Do(req)
 		if text := mustRead(t, resp, err); text != "<html>" || resp.StatusCode != http.StatusTeapot || resp.Header.Get("Set-Cookie") != "a=b" {
 			t.Errorf("got %s, %v, %q", resp.Status, resp.Header, text)
 		}
@@ -233,11 +233,11 @@ func TestOtherHosts(t *testing.T) {
 	byVersion(t, func(t *testing.T, http2 bool) {
 		var served atomic.Int32
 		r := newRig(t, serveHandler(t, func(http.ResponseWriter, *http.Request) { served.Add(1) }))
-		client := r.client(t, http2)
+		client := r.newClient(t, http2)
 		for _, host := range []string{"evil.example", "127.0.0.1", "good.example.evil.example"} {
-			resp, err := client.Get(r.url("good.example", "/"))
+			resp, err := client.Get(r.urlFor("good.example", "/"))
 			mustRead(t, resp, err)
-			req, err := http.NewRequest("POST", r.url("good.example", "/"), strings.NewReader(strings.Repeat("x", 1<<20)))
+			req, err := http.NewRequest("POST", r.urlFor("good.example", "/"), strings.NewReader(strings.Repeat("x", 1<<20)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,8 +253,8 @@ func TestOtherHosts(t *testing.T) {
 	})
 }
 
-// say sends text to the gateway, and returns what it answers until it closes the connection.
-func (r *rig) say(t *testing.T, text string) string {
+// sendText sends text to the gateway, and returns what it answers until it closes the connection.
+func (r *rig) sendText(t *testing.T, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", r.address)
 	if err != nil {
@@ -306,7 +306,7 @@ func TestSmuggling(t *testing.T) {
 		"get / HTTP/1.1\r\nHost: evil.example\r\n\r\n":                          {"403", ""},
 		"OPTIONS * HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n\r\n": {"200", `OPTIONS * good.example ""`},
 	} {
-		answer := r.say(t, text)
+		answer := r.sendText(t, text)
 		first, _, _ := strings.Cut(answer, "\r\n")
 		if !strings.Contains(first, " "+want.status+" ") {
 			t.Errorf("%q: got %q, want %s", text, first, want.status)
@@ -361,7 +361,7 @@ func TestUpgrade(t *testing.T) {
 		w.Header().Set("Connection", "close")
 	}))
 	for _, protocol := range []string{"h2c", "websocket, h2c", "tcp"} {
-		answer := r.say(t, "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: "+protocol+"\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n")
+		answer := r.sendText(t, "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: "+protocol+"\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n")
 		if got := <-upgrades; got != "" || !strings.Contains(answer, " 200 ") {
 			t.Errorf("%s: the server saw %q and the client %q", protocol, got, answer)
 		}
@@ -389,7 +389,7 @@ func TestWebSocket(t *testing.T) {
 	}))
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	c, _, err := websocket.Dial(ctx, r.url("good.example", "/"), &websocket.DialOptions{HTTPClient: r.client(t, false)})
+	c, _, err := websocket.Dial(ctx, r.urlFor("good.example", "/"), &websocket.DialOptions{HTTPClient: r.newClient(t, false)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,7 +417,7 @@ func TestBodies(t *testing.T) {
 			_, _ = io.Copy(w, io.TeeReader(r.Body, sum))
 			w.Header().Set("Sum", fmt.Sprintf("%x", sum.Sum(nil)))
 		}))
-		client := r.client(t, http2)
+		client := r.newClient(t, http2)
 		for _, size := range []int{0, 1, 200 << 10, 10 << 20} {
 			body := make([]byte, size)
 			_, _ = rand.NewChaCha8([32]byte{}).Read(body)
@@ -426,7 +426,7 @@ func TestBodies(t *testing.T) {
 				if chunked {
 					source = io.MultiReader(source)
 				}
-				resp, err := client.Post(r.url("good.example", "/"), "", source)
+				resp, err := client.Post(r.urlFor("good.example", "/"), "", source)
 				if text := mustRead(t, resp, err); text != string(body) {
 					t.Errorf("%d bytes, chunked: %t: got %d back, which differ", size, chunked, len(text))
 				}
@@ -454,7 +454,7 @@ func TestStream(t *testing.T) {
 				}
 			}
 		}))
-		resp, err := r.client(t, http2).Get(r.url("good.example", "/"))
+		resp, err := r.newClient(t, http2).Get(r.urlFor("good.example", "/"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -480,7 +480,7 @@ func TestEarlyResponse(t *testing.T) {
 		}))
 		body, more := io.Pipe()
 		defer more.Close()
-		resp, err := r.client(t, http2).Post(r.url("good.example", "/"), "application/grpc", body)
+		resp, err := r.newClient(t, http2).Post(r.urlFor("good.example", "/"), "application/grpc", body)
 		mustRead(t, resp, err)
 		if got := resp.Trailer.Get("Grpc-Status"); got != "7" {
 			t.Errorf("the trailer is %q, want 7", got)
@@ -500,7 +500,7 @@ func TestExpect(t *testing.T) {
 	}))
 	for path, want := range map[string]int{"/large": http.StatusRequestEntityTooLarge, "/small": http.StatusOK} {
 		var sent atomic.Bool
-		req, err := http.NewRequest("POST", r.url("good.example", path), readerFunc(func([]byte) (int, error) {
+		req, err := http.NewRequest("POST", r.urlFor("good.example", path), readerFunc(func([]byte) (int, error) {
 			sent.Store(true)
 			return 0, io.EOF
 		}))
@@ -508,7 +508,7 @@ func TestExpect(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Expect", "100-continue")
-		resp, err := r.client(t, false).Do(req)
+		resp, err := r.newClient(t, false).Do(req)
 		mustRead(t, resp, err)
 		if resp.StatusCode != want || sent.Load() != (want == http.StatusOK) {
 			t.Errorf("%s: got %s, the body was sent: %t", path, resp.Status, sent.Load())
@@ -534,11 +534,11 @@ func TestInformation(t *testing.T) {
 		hint = fmt.Sprint(code, header.Get("Link"))
 		return nil
 	}})
-	req, err := http.NewRequestWithContext(ctx, "GET", r.url("good.example", "/"), nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", r.urlFor("good.example", "/"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := r.client(t, false).Do(req)
+	resp, err := r.newClient(t, false).Do(req)
 	if text := mustRead(t, resp, err); text != "done" || hint != "103</style.css>" || resp.Header.Get("Link") != "" || resp.Header.Get("Date") != "" {
 		t.Errorf("got %q with the hint %q and %v", text, hint, resp.Header)
 	}
@@ -558,14 +558,14 @@ func TestConnections(t *testing.T) {
 			w.Header().Set("Connection", "close")
 		}
 	}))
-	client := r.client(t, false)
+	client := r.newClient(t, false)
 	get := func(path string) error {
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
 			if !c.Reused {
 				clients.Add(1)
 			}
 		}})
-		req, err := http.NewRequestWithContext(ctx, "GET", r.url("good.example", path), nil)
+		req, err := http.NewRequestWithContext(ctx, "GET", r.urlFor("good.example", path), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -617,7 +617,7 @@ func TestServerGone(t *testing.T) {
 		<-done
 	}()
 	r := newRig(t, netip.MustParseAddrPort(l.Addr().String()))
-	resp, err := r.client(t, false).Post(r.url("good.example", "/"), "", strings.NewReader("x"))
+	resp, err := r.newClient(t, false).Post(r.urlFor("good.example", "/"), "", strings.NewReader("x"))
 	if err == nil {
 		resp.Body.Close()
 		t.Fatalf("got %s, want an error", resp.Status)
@@ -639,9 +639,9 @@ func TestStreamsEndAlone(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
-	client := r.client(t, true)
+	client := r.newClient(t, true)
 	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "GET", r.url("good.example", "/"), nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", r.urlFor("good.example", "/"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -650,7 +650,7 @@ func TestStreamsEndAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Body.Close()
-	second, err := client.Get(r.url("good.example", "/"))
+	second, err := client.Get(r.urlFor("good.example", "/"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -675,15 +675,15 @@ func TestFewStreams(t *testing.T) {
 	s.Start()
 	defer s.Close()
 	r := newRig(t, netip.MustParseAddrPort(s.Listener.Addr().String()))
-	client := r.client(t, true)
-	first, err := client.Get(r.url("good.example", "/")) // so that the client has a connection for the others
+	client := r.newClient(t, true)
+	first, err := client.Get(r.urlFor("good.example", "/")) // so that the client has a connection for the others
 	mustRead(t, first, err)
 	get := func(count int) (served int32) {
 		var ok atomic.Int32
 		var wg sync.WaitGroup
 		for range count {
 			wg.Go(func() {
-				if resp, err := client.Get(r.url("good.example", "/")); err == nil {
+				if resp, err := client.Get(r.urlFor("good.example", "/")); err == nil {
 					resp.Body.Close()
 					ok.Add(1)
 				}

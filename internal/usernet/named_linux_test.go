@@ -52,14 +52,14 @@ type refusalList struct {
 	list []atoll.Refusal
 }
 
-func (l *refusalList) add(r atoll.Refusal) {
+func (l *refusalList) addRefusal(r atoll.Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.list = append(l.list, r)
 }
 
-// take returns the refusals since the last call.
-func (l *refusalList) take() []atoll.Refusal {
+// takeAll returns the refusals since the last call.
+func (l *refusalList) takeAll() []atoll.Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer func() { l.list = nil }()
@@ -72,8 +72,8 @@ var manyZone = zone{
 	"good.example. 60 IN HTTPS 1 . alpn=h3,h2 ipv4hint=1.2.3.9",
 }
 
-// get requests a page from inside: of the address, with the name in TLS, unless scheme is http, and the host in the request.
-func get(ns *Namespace, address, scheme, name, host string) (string, error) {
+// getPage requests a page from inside: of the address, with the name in TLS, unless scheme is http, and the host in the request.
+func getPage(ns *Namespace, address, scheme, name, host string) (string, error) {
 	transport := &http.Transport{
 		DialContext:       func(_ context.Context, network, _ string) (net.Conn, error) { return dialIn(ns, network, address) },
 		TLSClientConfig:   &tls.Config{ServerName: name, InsecureSkipVerify: true},
@@ -97,14 +97,14 @@ func get(ns *Namespace, address, scheme, name, host string) (string, error) {
 func TestNamesAtOneAddress(t *testing.T) {
 	var refused refusalList
 	_, ns := open(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"good.example", "other.example"}},
-		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.add})
+		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.addRefusal})
 	ask(t, ns, "udp", question("good.example.", dns.TypeA))
 	ask(t, ns, "udp", question("good.example.", dns.TypeAAAA))
 	ask(t, ns, "udp", question("other.example.", dns.TypeA))
 	for _, addr := range []string{"1.2.3.4", "2606:4700::1"} {
 		for _, port := range []string{"443", "8443"} {
 			address := net.JoinHostPort(addr, port)
-			if got, err := get(ns, address, "https", "good.example", "good.example"); got != "host good.example" || err != nil {
+			if got, err := getPage(ns, address, "https", "good.example", "good.example"); got != "host good.example" || err != nil {
 				t.Errorf("%s, its own name: got %q, %v", address, got, err)
 			}
 			for name, want := range map[string]string{
@@ -112,19 +112,19 @@ func TestNamesAtOneAddress(t *testing.T) {
 				"other.example": "DNS did not give " + addr + " as an address of this host",
 				"":              "it names no host",
 			} {
-				refused.take()
-				_, err := get(ns, address, "https", name, "good.example")
+				refused.takeAll()
+				_, err := getPage(ns, address, "https", name, "good.example")
 				if !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("%s, name %q: got %v, want a reset", address, name, err)
 				}
-				if all := refused.take(); len(all) != 1 || all[0].Protocol != "tls" || all[0].Host != name || all[0].Address != addr || !strings.Contains(all[0].Reason, want) {
+				if all := refused.takeAll(); len(all) != 1 || all[0].Protocol != "tls" || all[0].Host != name || all[0].Address != addr || !strings.Contains(all[0].Reason, want) {
 					t.Errorf("%s, name %q: refused %+v, want %q", address, name, all, want)
 				}
 			}
 		}
 		for _, port := range []string{"80", "8080"} {
 			address := net.JoinHostPort(addr, port)
-			if got, err := get(ns, address, "http", "", "good.example"); got != "host good.example" || err != nil {
+			if got, err := getPage(ns, address, "http", "", "good.example"); got != "host good.example" || err != nil {
 				t.Errorf("%s, its own name: got %q, %v", address, got, err)
 			}
 			for host, want := range map[string]string{
@@ -132,11 +132,11 @@ func TestNamesAtOneAddress(t *testing.T) {
 				"other.example":              "other.example: DNS did not give " + addr + " as an address of this host",
 				net.JoinHostPort(addr, port): "it names an address, and " + addr + " is open for hosts by name only",
 			} {
-				refused.take()
-				if got, err := get(ns, address, "http", "", host); !strings.Contains(got, "Atoll refused this request: ") || !strings.Contains(got, want) || err != nil {
+				refused.takeAll()
+				if got, err := getPage(ns, address, "http", "", host); !strings.Contains(got, "Atoll refused this request: ") || !strings.Contains(got, want) || err != nil {
 					t.Errorf("%s, host %q: got %q, %v, want %q", address, host, got, err, want)
 				}
-				if all := refused.take(); len(all) != 1 || all[0].Protocol != "http" || all[0].Address != addr {
+				if all := refused.takeAll(); len(all) != 1 || all[0].Protocol != "http" || all[0].Address != addr {
 					t.Errorf("%s, host %q: refused %+v", address, host, all)
 				}
 			}
@@ -159,7 +159,7 @@ func readFull(r io.Reader, p []byte) error {
 func TestQUICByName(t *testing.T) {
 	var refused refusalList
 	_, ns := open(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"good.example"}},
-		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.add})
+		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.addRefusal})
 	ask(t, ns, "udp", question("good.example.", dns.TypeA))
 	for _, qtype := range []uint16{dns.TypeHTTPS, dns.TypeSVCB} {
 		if a := ask(t, ns, "udp", question("good.example.", qtype)); len(a.Answer) != 0 || a.Rcode != dns.RcodeSuccess {
@@ -171,14 +171,14 @@ func TestQUICByName(t *testing.T) {
 	if _, err := c.Read(make([]byte, 5)); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("UDP to port 443: got %v, want connection refused", err)
 	}
-	if all := refused.take(); !slices.ContainsFunc(all, func(r atoll.Refusal) bool { return r.Protocol == "udp" && strings.Contains(r.Reason, "QUIC") }) {
+	if all := refused.takeAll(); !slices.ContainsFunc(all, func(r atoll.Refusal) bool { return r.Protocol == "udp" && strings.Contains(r.Reason, "QUIC") }) {
 		t.Errorf("refused %+v, want UDP to port 443", all)
 	}
-	refused.take()
+	refused.takeAll()
 	other := mustDialIn(t, ns, "udp", "1.2.3.4:9")
 	roundTrip(t, other, "hello")
 	_, _ = io.WriteString(other, "\xc3\x00\x00\x00\x01\x08hello")
-	eventually(t, "QUIC on another port is refused", func() bool { return len(refused.take()) == 1 })
+	eventually(t, "QUIC on another port is refused", func() bool { return len(refused.takeAll()) == 1 })
 	roundTrip(t, mustDialIn(t, ns, "udp", "1.2.3.4:9"), "hello")
 }
 
@@ -191,10 +191,10 @@ func TestNamesAtOpenAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ns := open(t, nw, Options{Dial: manyNames(t).dial, Resolver: manyZone})
 			ask(t, ns, "udp", question("good.example.", dns.TypeA))
-			if got, err := get(ns, "1.2.3.4:443", "https", "evil.example", "evil.example"); got != "host evil.example" || err != nil {
+			if got, err := getPage(ns, "1.2.3.4:443", "https", "evil.example", "evil.example"); got != "host evil.example" || err != nil {
 				t.Errorf("TLS: got %q, %v", got, err)
 			}
-			if got, err := get(ns, "1.2.3.4:80", "http", "", "evil.example"); got != "host evil.example" || err != nil {
+			if got, err := getPage(ns, "1.2.3.4:80", "http", "", "evil.example"); got != "host evil.example" || err != nil {
 				t.Errorf("HTTP: got %q, %v", got, err)
 			}
 			roundTrip(t, mustDialIn(t, ns, "udp", "1.2.3.4:443"), "hello")

@@ -56,7 +56,7 @@ func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl t
 	addr = reservedip.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	if len(nt.entries)+nt.listings >= maxNames {
+	if !nt.hasAnswer(addr, name, t) && len(nt.entries)+nt.listings >= maxNames {
 		nt.makeRoom()
 	}
 	e := nt.entries[addr]
@@ -77,6 +77,16 @@ func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl t
 		until = old.until
 	}
 	e.listed[name] = listing{t, until}
+}
+
+// hasAnswer reports whether an answer for name, which is listed as t, needs no room. The caller holds mu.
+func (nt *nameTable) hasAnswer(addr netip.Addr, name string, t trustLevel) bool {
+	e := nt.entries[addr]
+	if e == nil || t == unlisted {
+		return e != nil
+	}
+	_, known := e.listed[name]
+	return known
 }
 
 // makeRoom drops the addresses that have expired, and one more if there are none. The caller holds mu.

@@ -417,6 +417,11 @@ func TestNameTable(t *testing.T) {
 	if nt.findTrust(at(addresses-1)) != byName {
 		t.Error("the last address is not there")
 	}
+	full := len(nt.entries)
+	nt.addAnswer(at(addresses-1), "", byName, minTrust)
+	if got := len(nt.entries); got != full {
+		t.Errorf("an answer that is there already costs %d addresses", full-got)
+	}
 	for i := range 2 * maxNames {
 		nt.addAnswer(addr, strconv.Itoa(i), byWildcard, maxTrust)
 		if got := len(nt.entries) + nt.listings; got > maxNames+1 {
