@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // NetworkMode is the reach of a sandbox's network.
@@ -30,10 +33,117 @@ type Network struct {
 	// the host and its networks; the guarantees of NetworkOn do not apply. Validate rejects the
 	// host's own network.
 	Name string `json:"name,omitempty"`
-	// Allow lists host names ("example.com", "*.example.com") and networks ("10.1.0.0/16",
-	// "192.0.2.7"). With NetworkEgress, the sandbox reaches nothing else. With NetworkOn, it
-	// reaches these destinations although the default policy denies them.
+	// Allow lists host names ("example.com", "*.example.com"), networks ("10.1.0.0/16", "192.0.2.7") and ready-made sets of hosts
+	// ("npm"). With NetworkEgress, the sandbox reaches nothing else. With NetworkOn, it reaches these destinations although the
+	// default policy denies them. With Caps.Gateway, an entry can have a port ("example.com:443"), and the name of a host methods
+	// and a path ("GET,POST example.com/api"): then it opens these requests of HTTP only. A path stands for all paths below it,
+	// too, and "*" in it for any characters.
 	Allow []string `json:"allow,omitempty"`
+	// Deny lists the same for what the sandbox must not reach, although Allow or Mode opens it. It needs Caps.Gateway.
+	Deny []string `json:"deny,omitempty"`
+	// Rules change and limit requests of HTTP. They open nothing. They need Caps.Gateway.
+	Rules []NetworkRule `json:"rules,omitempty"`
+}
+
+// A NetworkRule applies to the requests of HTTP that Match and Headers match. All rules that match a request apply.
+type NetworkRule struct {
+	Match   string            `json:"match"`             // like an entry of Network.Allow with the name of a host
+	Headers map[string]string `json:"headers,omitempty"` // patterns of headers that the request must have; "*" stands for any characters
+
+	// Deny refuses the request.
+	Deny bool `json:"deny,omitempty"`
+	// SetHeaders are headers of the request that replace those that it has. In a value, ${NAME} stands for the value of that
+	// secret of the sandbox, which must have the host of the request.
+	SetHeaders map[string]string `json:"set_headers,omitempty"`
+	// SetQuery are parameters of the query that replace those that the request has. Values are like those of SetHeaders.
+	SetQuery map[string]string `json:"set_query,omitempty"`
+	// BasicAuth is "USER:PASSWORD" for the Authorization header, like a value of SetHeaders.
+	BasicAuth string `json:"basic_auth,omitempty"`
+	// RequestsPerMinute limits the requests; 0 means no limit. One more gets status 429.
+	RequestsPerMinute int `json:"requests_per_minute,omitempty"`
+	// BytesPerMinute limits the bodies of requests and responses together; 0 means no limit. More of them wait.
+	BytesPerMinute Bytes `json:"bytes_per_minute,omitzero"`
+	// Redirect is the URL ("https://mirror.example.com/npm") to which the gateway sends the request instead of its host, with the
+	// path of the request after that of the URL.
+	Redirect string `json:"redirect,omitempty"`
+	// Redact puts the placeholders back where the body of a response has the values of secrets.
+	Redact bool `json:"redact,omitempty"`
+	// Pass leaves TLS to the host as it is, although other rules name the host. Match must be the name of a host then. No secret
+	// can have the host.
+	Pass bool `json:"pass,omitempty"`
+}
+
+// A Secret is a value that the programs in a sandbox use without having it: they have a placeholder, in an environment variable, and
+// the gateway puts the value into requests to some hosts only. The gateway replaces placeholders in headers, also in the password
+// of basic authentication. A request with a placeholder in a header to another host, or in its URL, is refused.
+type Secret struct {
+	Name string `json:"name"` // of the environment variable
+	// Hosts are the hosts that get the value, by TLS: "api.example.com", "*.example.com" or "api.example.com:8443". The sandbox
+	// reaches their public addresses, unless Network.Allow has an entry for requests to the same host.
+	Hosts []string `json:"hosts"`
+	// Source says where the value is: "env:VARIABLE", or "file:/path" for a file that only its owner can read. The provider reads it
+	// on its own machine, and a file again when it changes.
+	Source string `json:"source,omitempty"`
+	// Value is the value. Then the provider does not read Source. Atoll stores it nowhere and returns it never; a sandbox that starts
+	// again needs it again, or a Source.
+	Value SecretValue `json:"-"`
+	// Placeholder is the text in the variable. Empty means a random one that looks like the value.
+	Placeholder string `json:"placeholder,omitempty"`
+	// Body replaces placeholders in the bodies of requests, too, up to MaxSecretBody. A longer body with one is refused, and so is
+	// a body with one to another host.
+	Body bool `json:"body,omitempty"`
+}
+
+// MaxSecretBody is the size in bytes of the longest body in which the gateway replaces placeholders.
+const MaxSecretBody = 1 << 20
+
+// A SecretValue is the value of a secret. It does not appear in messages and in JSON.
+type SecretValue string
+
+// String returns text without the value.
+func (v SecretValue) String() string {
+	if v == "" {
+		return ""
+	}
+	return "(secret)"
+}
+
+// GoString returns text without the value.
+func (v SecretValue) GoString() string { return v.String() }
+
+// MarshalText fails: what stores or sends a value has to say so.
+func (v SecretValue) MarshalText() ([]byte, error) {
+	return nil, fmt.Errorf("the value of a secret is not stored")
+}
+
+// SecretValues returns the values of the secrets that have one, by their names.
+func (s *Spec) SecretValues() map[string]string {
+	values := map[string]string{}
+	for _, one := range s.Secrets {
+		if one.Value != "" {
+			values[one.Name] = string(one.Value)
+		}
+	}
+	return values
+}
+
+// SetSecretValues sets the values of the secrets with these names, and does not modify a list that s shares with other specs. It fails
+// with ErrInvalid if there is no secret of a name.
+func (s *Spec) SetSecretValues(values map[string]string) error {
+	s.Secrets = slices.Clone(s.Secrets)
+	for name, value := range values {
+		i := slices.IndexFunc(s.Secrets, func(one Secret) bool { return one.Name == name })
+		if i < 0 {
+			return Errorf("create", s.Name, ErrInvalid, "a value for secret %s, which the sandbox does not have", name)
+		}
+		s.Secrets[i].Value = SecretValue(value)
+	}
+	return nil
+}
+
+// NeedsGateway reports whether s asks for more than names and addresses of a network: for Caps.Gateway.
+func (s *Spec) NeedsGateway() bool {
+	return len(s.Network.Deny) > 0 || len(s.Network.Rules) > 0 || len(s.Secrets) > 0
 }
 
 // A Port is a declared TCP port of a sandbox. Dial reaches every TCP port, declared or not.
@@ -67,8 +177,13 @@ func (s *Spec) validateNetwork() error {
 	n := s.Network
 	switch n.Mode {
 	case "", NetworkNone, NetworkNamed:
-		if len(n.Allow) > 0 {
+		switch {
+		case len(n.Allow) > 0:
 			return fmt.Errorf("network: allow needs mode on or egress")
+		case len(n.Deny) > 0, len(n.Rules) > 0:
+			return fmt.Errorf("network: deny and rules need mode on or egress")
+		case len(s.Secrets) > 0:
+			return fmt.Errorf("secrets need a network: use mode egress, or on")
 		}
 	case NetworkOn, NetworkEgress:
 	default:
@@ -80,7 +195,56 @@ func (s *Spec) validateNetwork() error {
 	if n.Mode == NetworkNamed && !validNetworkName(n.Name) {
 		return fmt.Errorf("network name %q: use the name of an existing network of the backend other than the host's own", n.Name)
 	}
+	if err := s.validateSecrets(); err != nil {
+		return err
+	}
 	return s.validatePorts()
+}
+
+// minPlaceholder is the length in bytes of the shortest placeholder: a shorter one could be in a request by chance.
+const minPlaceholder = 16
+
+// validateSecrets checks what of the secrets does not depend on the provider.
+func (s *Spec) validateSecrets() error {
+	taken := map[string]bool{}
+	for _, v := range slices.Concat(s.Env, s.System.Env) {
+		name, _, _ := strings.Cut(v, "=")
+		taken[name] = true
+	}
+	for _, one := range s.Secrets {
+		scheme, source, _ := strings.Cut(one.Source, ":")
+		switch {
+		case !validVariable(one.Name):
+			return fmt.Errorf("secret %q: the name must be that of an environment variable, like API_KEY", one.Name)
+		case taken[one.Name]:
+			return fmt.Errorf("secret %s: the variable is set twice", one.Name)
+		case len(one.Hosts) == 0:
+			return fmt.Errorf("secret %s: no hosts: name those that may get the value", one.Name)
+		case one.Source == "" && one.Value == "":
+			return fmt.Errorf("secret %s: neither a value nor a source", one.Name)
+		case one.Source != "" && (scheme != "env" && scheme != "file" || source == ""):
+			return fmt.Errorf("secret %s: source %q: use env:VARIABLE or file:/path", one.Name, one.Source)
+		case scheme == "file" && !path.IsAbs(source):
+			return fmt.Errorf("secret %s: source %q: the path must be absolute", one.Name, one.Source)
+		case strings.ContainsFunc(string(one.Value), func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
+			return fmt.Errorf("secret %s: the value must be one line of text", one.Name)
+		case one.Placeholder != "" && (len(one.Placeholder) < minPlaceholder || strings.ContainsFunc(one.Placeholder, func(r rune) bool { return r <= ' ' || r >= 0x7f })):
+			return fmt.Errorf("secret %s: a placeholder needs at least %d characters of ASCII without spaces", one.Name, minPlaceholder)
+		}
+		taken[one.Name] = true
+	}
+	return nil
+}
+
+// validVariable reports whether s is the name of an environment variable.
+func validVariable(s string) bool {
+	for i, c := range []byte(s) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // validNetworkName reports whether s is a valid name of a network. It rejects names with a

@@ -306,12 +306,12 @@ type SecretKeeper interface {
 // every process of the sandbox. A Spec cannot set it.
 const SecretVar = "ATOLL_SECRET"
 
-// Secret returns the secret of the sandbox. Programs in the sandbox know only its hash, and use
+// SecretOf returns the secret of the sandbox, which is for those that call a server inside. Programs in the sandbox know only its hash, and use
 // it to authenticate clients; see package secret. No other call reveals the secret. A sandbox has
 // the same secret after a stop and a start, and so has a new sandbox with the id and the data
 // volume of a removed one. Kinds: ErrUnsupported, ErrNotFound, ErrNotExist (created without a
 // secret).
-func Secret(ctx context.Context, p Provider, id string) (string, error) {
+func SecretOf(ctx context.Context, p Provider, id string) (string, error) {
 	if k, ok := As[SecretKeeper](p); ok {
 		return k.Secret(ctx, id)
 	}

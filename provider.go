@@ -115,6 +115,7 @@ type Caps struct {
 	NetworkOn    bool       `json:"network_on"`     // a network without restrictions
 	Egress       bool       `json:"egress"`         // NetworkEgress
 	NetworkNamed bool       `json:"network_named"`  // networks of the backend
+	Gateway      bool       `json:"gateway"`        // Network.Deny, Network.Rules, Spec.Secrets, and entries of Network.Allow with ports, methods and paths
 	Refusals     bool       `json:"refusals"`       // Refuser
 	Publish      bool       `json:"publish"`        // Port.Publish
 	Cache        bool       `json:"cache"`          // Spec.Cache

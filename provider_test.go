@@ -149,12 +149,12 @@ func TestHelpersAnswer(t *testing.T) {
 		_, images := Images(ctx, p)
 		_, prune := PruneImages(ctx, p, PruneOptions{})
 		_, resolve := ResolveImage(ctx, p, "i")
-		_, secret := Secret(ctx, p, NewID())
+		_, secret := SecretOf(ctx, p, NewID())
 		for what, err := range map[string]error{
 			"Volumes": volumes, "RemoveVolume": RemoveVolume(ctx, p, "", "v"),
 			"Images": images, "RemoveImage": RemoveImage(ctx, p, "i", false), "PruneImages": prune,
 			"Snapshots": snapshots, "RemoveSnapshot": RemoveSnapshot(ctx, p, "s"),
-			"ResolveImage": resolve, "Secret": secret,
+			"ResolveImage": resolve, "SecretOf": secret,
 		} {
 			if !errors.Is(err, ErrUnsupported) {
 				t.Errorf("%s of a %T: %v, want ErrUnsupported", what, p, err)

@@ -82,6 +82,7 @@ type Spec struct {
 	Mounts       []Mount   `json:"mounts,omitempty"`         // directories, volumes and temporary file systems inside
 	Resources    Resources `json:"resources,omitzero"`       // limits of memory, CPUs, processes and disk
 	Network      Network   `json:"network,omitzero"`         // hosts that the sandbox can reach
+	Secrets      []Secret  `json:"secrets,omitempty"`        // values that programs use without having them
 	Ports        []Port    `json:"ports,omitempty"`          // ports that others can reach
 	ReadOnlyRoot bool      `json:"read_only_root,omitempty"` // only the work directory and mounts can be written to
 
@@ -130,9 +131,15 @@ type System struct {
 // IsZero reports whether no layer has added anything.
 func (s System) IsZero() bool { return len(s.Env) == 0 && len(s.Notes) == 0 && !s.Warm }
 
-// Environ returns the variables for all processes, those of System last: the last one of a name
-// counts.
-func (s *Spec) Environ() []string { return slices.Concat(s.Env, s.System.Env) }
+// Environ returns the variables for all processes, with those that hold placeholders of secrets, and those of System last: the last
+// one of a name counts.
+func (s *Spec) Environ() []string {
+	env := slices.Clone(s.Env)
+	for _, one := range s.Secrets {
+		env = append(env, one.Name+"="+one.Placeholder)
+	}
+	return append(env, s.System.Env...)
+}
 
 // Note returns what a layer remembers under a key.
 func (s *Spec) Note(key string) string { return s.System.Notes[key] }
@@ -235,7 +242,16 @@ func (s *Spec) Clone() *Spec {
 	c.Env = slices.Clone(s.Env)
 	c.Mounts = slices.Clone(s.Mounts)
 	c.Ports = slices.Clone(s.Ports)
-	c.Network.Allow = slices.Clone(s.Network.Allow)
+	c.Network.Allow, c.Network.Deny = slices.Clone(s.Network.Allow), slices.Clone(s.Network.Deny)
+	c.Network.Rules = slices.Clone(s.Network.Rules)
+	for i := range c.Network.Rules {
+		r := &c.Network.Rules[i]
+		r.Headers, r.SetHeaders, r.SetQuery = maps.Clone(r.Headers), maps.Clone(r.SetHeaders), maps.Clone(r.SetQuery)
+	}
+	c.Secrets = slices.Clone(s.Secrets)
+	for i := range c.Secrets {
+		c.Secrets[i].Hosts = slices.Clone(c.Secrets[i].Hosts)
+	}
 	c.CachePaths = slices.Clone(s.CachePaths)
 	c.System = System{Env: slices.Clone(s.System.Env), Notes: maps.Clone(s.System.Notes), Warm: s.System.Warm}
 	if s.TTY != nil {
@@ -311,6 +327,7 @@ func (s *Spec) CheckCaps(provider string, caps Caps, advice map[string]string) e
 		{mode == NetworkOn, caps.NetworkOn, "network_on", "network mode on"},
 		{mode == NetworkEgress, caps.Egress, "egress", "network mode egress"},
 		{mode == NetworkNamed, caps.NetworkNamed, "network_named", "network mode named"},
+		{s.NeedsGateway(), caps.Gateway, "gateway", "gateway: no secrets, deny lists and rules of the network"},
 		{s.Publishes(), caps.Publish, "publish", "published ports"},
 		{s.Cache, caps.Cache, "cache", "project cache"},
 	} {
@@ -434,6 +451,18 @@ func (s *Spec) validateText() (first error) {
 	}
 	check("network", s.Network.Name)
 	check("allow", s.Network.Allow...)
+	check("deny", s.Network.Deny...)
+	for _, r := range s.Network.Rules {
+		check("rule", r.Match, r.BasicAuth, r.Redirect)
+		for _, values := range []map[string]string{r.Headers, r.SetHeaders, r.SetQuery} {
+			check("rule", slices.Sorted(maps.Keys(values))...)
+			check("rule", slices.Sorted(maps.Values(values))...)
+		}
+	}
+	for _, one := range s.Secrets {
+		check("secret", one.Name, one.Source, one.Placeholder)
+		check("secret", one.Hosts...)
+	}
 	check("cache path", s.CachePaths...)
 	check("gpus", string(s.Resources.GPUs))
 	for _, p := range s.Ports {

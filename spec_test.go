@@ -225,7 +225,7 @@ func TestSpecJSON(t *testing.T) {
 	s := Spec{
 		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Pull: PullAlways, Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Workspace: WorkspaceRef{"w", "/s", "c", true}, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
-		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{NetworkNamed, "net", nil}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
+		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{Mode: NetworkNamed, Name: "net"}, Secrets: []Secret{{Name: "KEY", Hosts: []string{"h"}, Source: "env:KEY", Placeholder: "p", Body: true}}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
 		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"}, System: System{Env: []string{"B=c"}, Notes: map[string]string{"layer": "note"}, Warm: true},
 	}
 	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {

@@ -94,7 +94,7 @@ the SHA-256 of the salt's bytes and the secret's text.`,
 		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, c *connection, sb atoll.Sandbox) error {
-				raw, err := atoll.Secret(ctx, c.Provider, sb.ID())
+				raw, err := atoll.SecretOf(ctx, c.Provider, sb.ID())
 				if err == nil {
 					_, err = fmt.Fprintln(a.stdout, raw)
 				}

@@ -456,8 +456,8 @@ func shareAll(t *testing.T, f *fleet) {
 	if _, err := b.Create(ctx, &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
 		t.Errorf("the same name at the other server: %v, want ErrAlreadyExists", err)
 	}
-	one, err := atoll.Secret(ctx, a, id)
-	other, err2 := atoll.Secret(ctx, b, id)
+	one, err := atoll.SecretOf(ctx, a, id)
+	other, err2 := atoll.SecretOf(ctx, b, id)
 	if err != nil || err2 != nil || one != other || one == "" {
 		t.Errorf("the secret is %q, %v at one and %q, %v at the other", one, err, other, err2)
 	}

@@ -26,6 +26,8 @@ type specFlags struct {
 	expose  []string
 	publish []string
 	network string
+	secrets []string
+	policy  string
 	quiet   bool
 }
 
@@ -47,7 +49,10 @@ func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, fmt.Sprintf("maximum `number` of processes; -1 for no limit (default %d)", atoll.DefaultProcesses))
 	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of files written outside of volumes, like 4g; -1 for none (default "+atoll.DefaultDisk.String()+")")
 	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for hosts of --allow only, or named:NAME for a network of the engine, with everything it reaches (default none)")
-	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that the sandbox can reach; implies --network egress")
+	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host`, network, set of hosts like npm, or requests like \"GET example.com/path\" that the sandbox can reach; implies --network egress")
+	fs.StringArrayVar(&f.spec.Network.Deny, "deny", nil, "the same kind of `entry`, which the sandbox cannot reach although something else opens it")
+	fs.StringArrayVar(&f.secrets, "secret", nil, "`NAME[=SOURCE]@HOST[,HOST]`: requests to these hosts get the value from env:VARIABLE or file:PATH, and programs inside only a placeholder in NAME")
+	fs.StringVar(&f.policy, "policy", "", "`file` in YAML with the lists allow, deny, rules and secrets")
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside listens on; other ports can be reached, too")
 	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port: by atoll run while it runs, else with --network named:NAME only")
 	fs.StringVar((*string)(&f.spec.Resources.GPUs), "gpus", "", "`GPUs` of the sandbox: all, a number, or a list like device=0,1 (default none)")
@@ -75,7 +80,13 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 	if s.Image, err = absImage(s.Image); err != nil {
 		return nil, err
 	}
-	if err := f.setNetwork(&s.Network); err != nil {
+	if err := f.addPolicy(&s); err != nil {
+		return nil, err
+	}
+	if err := f.addSecrets(&s, a.env, cfg.URL); err != nil {
+		return nil, err
+	}
+	if err := f.setNetwork(&s); err != nil {
 		return nil, err
 	}
 	if err := f.refusePublish(s.Network); err != nil {
@@ -131,11 +142,12 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 
 // setNetwork parses --network. A network of the engine must be requested explicitly, so that a typo does not open
 // what the modes keep closed.
-func (f *specFlags) setNetwork(n *atoll.Network) error {
+func (f *specFlags) setNetwork(s *atoll.Spec) error {
+	n := &s.Network
 	mode, name, hasName := strings.Cut(f.network, ":")
 	n.Mode, n.Name = atoll.NetworkMode(mode), name
 	switch {
-	case f.network == "" && len(n.Allow) > 0:
+	case f.network == "" && (len(n.Allow) > 0 || s.NeedsGateway()):
 		n.Mode = atoll.NetworkEgress
 	case f.network == "":
 	case mode == "bridge" || mode == "default":

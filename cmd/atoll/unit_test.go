@@ -223,8 +223,9 @@ func TestSetNetwork(t *testing.T) {
 		{"host", nil, atoll.Network{}, false},
 		{"container:x", nil, atoll.Network{}, false},
 	} {
-		got := atoll.Network{Allow: tt.allow}
-		err := (&specFlags{network: tt.in}).setNetwork(&got)
+		spec := atoll.Spec{Network: atoll.Network{Allow: tt.allow}}
+		err := (&specFlags{network: tt.in}).setNetwork(&spec)
+		got := spec.Network
 		if (err == nil) != tt.ok || tt.ok && !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("--network %q: %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -19,8 +18,13 @@ type conn struct {
 	gateway   *Gateway
 	ctx       context.Context
 	source    io.Reader // of what the client says
-	dst       netip.AddrPort
+	to        Target
 	transport *http.Transport
+
+	// With TLS:
+	serverName string // that the client asked for; "" without TLS
+	protocol   string // of HTTP, as TLS names it; "" if the server has chosen none
+	failure    string // why no request can go to the server; "" if it can
 
 	interrupted chan struct{} // receives from SetReadDeadline
 	closed      chan struct{}
@@ -30,7 +34,7 @@ type conn struct {
 
 	mu       sync.Mutex
 	over     bool                     // there are no more requests and connections; guarded by mu
-	first    net.Conn                 // to the server, until it is used; guarded by mu
+	first    net.Conn                 // to the server, one of servers or TLS over one, until it is used; guarded by mu
 	servers  map[*serverConn]struct{} // open connections to the server; guarded by mu
 	dialling int                      // connections to the server that are being made; guarded by mu
 	accepted map[string]bool          // hosts of earlier requests; guarded by mu
@@ -91,6 +95,12 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// abortAll ends all connections at once.
+func (c *conn) abortAll() {
+	c.resetClient() // while its close takes time
+	c.endAll()
+}
+
 // resetClient ends the connection to the client with a RST, if it can.
 func (c *conn) resetClient() {
 	if r, ok := c.Conn.(interface{ Reset() }); ok {
@@ -102,14 +112,11 @@ func (c *conn) resetClient() {
 func (c *conn) endAll() {
 	c.mu.Lock()
 	c.over = true
-	all := make([]net.Conn, 0, len(c.servers)+2)
+	all := make([]net.Conn, 0, len(c.servers)+1)
 	for s := range c.servers {
 		all = append(all, s.Conn)
 	}
-	if c.first != nil {
-		all = append(all, c.first)
-		c.first = nil
-	}
+	c.first = nil
 	c.mu.Unlock()
 	for _, open := range append(all, c) {
 		_ = open.Close()
@@ -135,7 +142,7 @@ func (c *conn) checkHost(host string) (reason string) {
 	if accepted {
 		return ""
 	}
-	if reason = c.gateway.opts.CheckHost(host, c.dst); reason != "" {
+	if reason = c.to.CheckHost(host); reason != "" {
 		return reason
 	}
 	c.mu.Lock()
@@ -148,44 +155,62 @@ func (c *conn) checkHost(host string) (reason string) {
 
 // dialServer returns the connection to the server that there is already, or another.
 func (c *conn) dialServer(ctx context.Context, _, _ string) (net.Conn, error) {
-	out, err := c.beginServer()
-	if err != nil {
-		return nil, err
+	server, _, err := c.connectServer(ctx)
+	return server, err
+}
+
+// connectServer returns the connection to the server that there is already, or another, and reports which.
+func (c *conn) connectServer(ctx context.Context) (server net.Conn, another bool, err error) {
+	first, err := c.beginServer()
+	if err != nil || first != nil {
+		return first, false, err
 	}
-	if out == nil {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(c.ctx, cancel)()
-		out, err = c.gateway.opts.Dial(ctx, c.dst)
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	raw, err := c.gateway.opts.Dial(ctx, c.to.Addr)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dialling--
 	if err == nil && c.over {
-		_ = out.Close()
+		_ = raw.Close()
 		err = errOver
 	}
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
-	s := &serverConn{Conn: out, client: c}
-	c.servers[s] = struct{}{}
-	return s, nil
+	return c.addServer(raw), true, nil
 }
 
-// beginServer counts one more connection to the server that is dialled, and returns the first one if that is not used yet.
+// beginServer returns the first connection to the server if that is not used yet. Otherwise it counts one more that is dialled.
 func (c *conn) beginServer() (first net.Conn, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.over:
+	if c.over {
 		return nil, errOver
-	case len(c.servers)+c.dialling >= maxServers:
+	}
+	if first, c.first = c.first, nil; first != nil {
+		return first, nil
+	}
+	if len(c.servers)+c.dialling >= maxServers {
 		return nil, errManyServers
 	}
 	c.dialling++
-	first, c.first = c.first, nil
-	return first, nil
+	return nil, nil
+}
+
+// trackServer returns a connection to the server that ends with all others.
+func (c *conn) trackServer(raw net.Conn) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addServer(raw)
+}
+
+// addServer adds a connection to the server. The caller holds mu.
+func (c *conn) addServer(raw net.Conn) *serverConn {
+	s := &serverConn{Conn: raw, client: c}
+	c.servers[s] = struct{}{}
+	return s
 }
 
 // A serverConn is a connection to the server.

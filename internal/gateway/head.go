@@ -25,9 +25,10 @@ const (
 // A Head is the beginning of a connection.
 type Head struct {
 	Protocol   Protocol
-	ServerName string // that a TLS client asks for, in lower case; "" if it asks for none
-	Client     []byte // what the client has sent
-	Server     []byte // what the server has sent
+	ServerName string   // that a TLS client asks for, in lower case; "" if it asks for none
+	Protocols  []string // that a TLS client offers to speak in TLS; none if it does not say
+	Client     []byte   // what the client has sent
+	Server     []byte   // what the server has sent
 }
 
 // From the first byte of a client, its protocol has to be clear within lineTimeout, and its ClientHello to have come within helloTimeout.

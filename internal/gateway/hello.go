@@ -29,7 +29,7 @@ func (h *Head) readHello(c net.Conn) error {
 	source := io.TeeReader(io.MultiReader(bytes.NewReader(h.Client), io.LimitReader(c, maxHello)), &seen)
 	said := false
 	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		said, h.ServerName = true, strings.ToLower(hello.ServerName)
+		said, h.ServerName, h.Protocols = true, strings.ToLower(hello.ServerName), hello.SupportedProtos
 		return nil, errHello // for the handshake is the server's
 	}}
 	_ = tls.Server(listener{c, source}, config).HandshakeContext(context.Background())

@@ -2,8 +2,8 @@ package gateway
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,32 +22,41 @@ import (
 
 // ServeHTTP serves a connection of a client that speaks HTTP, until the client's connection is closed or ctx ends. It owns both connections,
 // of which head is the beginning.
-func (g *Gateway) ServeHTTP(ctx context.Context, client net.Conn, head Head, server net.Conn, dst netip.AddrPort) {
-	http2 := bytes.HasPrefix(head.Client, []byte("PRI "))
+func (g *Gateway) ServeHTTP(ctx context.Context, client net.Conn, head Head, server net.Conn, to Target) {
+	c := g.newConn(ctx, client, to)
 	said := bytes.TrimLeft(head.Client, "\r\n") // with which a request may begin
-	c := &conn{
-		Conn: client, gateway: g, ctx: ctx, source: io.MultiReader(bytes.NewReader(said), client), dst: dst,
-		interrupted: make(chan struct{}, 1), closed: make(chan struct{}),
-		first: server, servers: map[*serverConn]struct{}{}, accepted: map[string]bool{},
-	}
+	c.source = io.MultiReader(bytes.NewReader(said), client)
 	if len(head.Server) > 0 {
-		c.first = newPrefixed(server, head.Server)
+		server = newPrefixed(server, head.Server)
 	}
+	c.first = c.trackServer(server)
+	defer context.AfterFunc(ctx, c.abortAll)()
+	c.serveRequests(bytes.HasPrefix(head.Client, []byte("PRI ")))
+}
+
+// newConn returns the connection of a client, whose first and source are to be set.
+func (g *Gateway) newConn(ctx context.Context, client net.Conn, to Target) *conn {
+	return &conn{
+		Conn: client, gateway: g, ctx: ctx, to: to, interrupted: make(chan struct{}, 1), closed: make(chan struct{}),
+		servers: map[*serverConn]struct{}{}, accepted: map[string]bool{},
+	}
+}
+
+// serveRequests serves the requests of a client, until its connection is closed.
+func (c *conn) serveRequests(http2 bool) {
 	c.transport = &http.Transport{
 		DialContext:           c.dialServer,
+		DialTLSContext:        c.dialSecure,
 		DisableCompression:    true,
 		ExpectContinueTimeout: continueTimeout,
 		Protocols:             new(http.Protocols),
 	}
 	setProtocol(c.transport.Protocols, http2)
-	serve := g.http1.Serve
+	c.transport.Protocols.SetHTTP2(http2) // in TLS
+	serve := c.gateway.http1.Serve
 	if http2 {
-		serve = g.http2.Serve
+		serve = c.gateway.http2.Serve
 	}
-	defer context.AfterFunc(ctx, func() {
-		c.resetClient() // at once, while its close takes time
-		c.endAll()
-	})()
 	_ = serve(&singleListener{conn: c}) // returns at once, with the error of the listener
 	<-c.closed
 	c.endAll()
@@ -113,11 +122,12 @@ func (g *Gateway) serveRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.requests.Done()
 	r = duplex.Begin(w, r)
-	if host, reason := g.checkRequest(c, r); reason != "" {
-		g.opts.Refused(host, c.dst, reason)
-		refuseRequest(w, r, strings.TrimPrefix(host+": "+reason, ": "))
+	x := &exchange{conn: c, port: int(c.to.Addr.Port())}
+	if refused := x.prepareRequest(r); refused != nil {
+		x.refuseExchange(w, r, refused)
 		return
 	}
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	if r.ProtoMajor == 1 {
 		defer func() {
 			if failed := recover(); failed != nil {
@@ -148,21 +158,33 @@ func (w plainWriter) WriteHeader(status int) {
 
 func (w plainWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// checkRequest returns the host that the request is for, and why it must not go to the server, "" if it may. The server gets the host as it
+// checkTarget returns the host that the request is for, and why it must not go to the server, "" if it may. The server gets the host as it
 // is, so it must have nothing at which a server could end it.
-func (g *Gateway) checkRequest(c *conn, r *http.Request) (host, reason string) {
+func (c *conn) checkTarget(r *http.Request) (host, reason string) {
+	const invalid = "it names no valid host"
 	host, port, hasPort := strings.Cut(strings.ToLower(r.Host), ":")
+	if strings.HasPrefix(host, "[") {
+		host, port, hasPort = strings.Cut(strings.ToLower(r.Host[1:]), "]")
+		if _, err := netip.ParseAddr(host); err != nil || hasPort && port != "" && !strings.HasPrefix(port, ":") {
+			return strings.ToLower(r.Host), invalid
+		}
+		port = strings.TrimPrefix(port, ":")
+		hasPort = port != ""
+	} else if strings.ContainsFunc(host, isStrange) {
+		return strings.ToLower(r.Host), invalid
+	}
 	host = strings.TrimSuffix(host, ".")
 	switch {
 	case r.Method == http.MethodConnect:
 		return host, "it asks a proxy for a connection, which could lead anywhere: allow the proxy by its address"
-	case strings.HasPrefix(host, "["):
-		address, _, _ := strings.Cut(r.Host[1:], "]")
-		return address, cmp.Or(g.opts.CheckHost(address, c.dst), "it names no valid host")
-	case strings.ContainsFunc(host, isStrange) || strings.Contains(port, ":"):
-		return strings.ToLower(r.Host), "it names no valid host"
-	case hasPort && port != strconv.Itoa(int(c.dst.Port())):
-		return host, fmt.Sprintf("it is for port %s, and its connection for port %d", port, c.dst.Port())
+	case strings.Contains(port, ":"):
+		return strings.ToLower(r.Host), invalid
+	case hasPort && port != strconv.Itoa(int(c.to.Addr.Port())):
+		return host, fmt.Sprintf("it is for port %s, and its connection for port %d", port, c.to.Addr.Port())
+	case c.serverName != "" && host != c.serverName:
+		return host, "it is in a connection for " + c.serverName
+	case c.failure != "":
+		return host, c.failure
 	}
 	return host, c.checkHost(host)
 }
@@ -180,16 +202,16 @@ const (
 )
 
 // refuseRequest tells the client the reason.
-func refuseRequest(w http.ResponseWriter, r *http.Request, reason string) {
+func refuseRequest(w http.ResponseWriter, r *http.Request, status int, reason string) {
 	header := w.Header()
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("X-Content-Type-Options", "nosniff")
 	if r.ProtoMajor == 1 {
 		header.Set("Connection", "close")
 	}
-	w.WriteHeader(http.StatusForbidden)
+	w.WriteHeader(status)
 	fmt.Fprintf(w, "Atoll refused this request: %s\n", reason)
-	if r.ProtoMajor != 1 {
+	if r.ProtoMajor != 1 || r.Body == nil {
 		return
 	}
 	control := http.NewResponseController(w)
@@ -206,8 +228,13 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		FlushInterval:  -1, // flush at once
 		BufferPool:     buffers{},
 		ErrorLog:       slog.NewLogLogger(g.opts.Log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
-			g.opts.Log.Debug("http", "address", connOf(r.Context()).dst.String(), "err", err)
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			x := exchangeOf(r.Context())
+			if refused := (*refusal)(nil); errors.As(err, &refused) {
+				x.refuseExchange(w, r, refused)
+				return
+			}
+			g.opts.Log.Debug("http", "address", x.to.Addr.String(), "err", err)
 			panic(http.ErrAbortHandler) // so that the client sees what it would see without a gateway
 		},
 	}
@@ -217,7 +244,11 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 type transport struct{}
 
 func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	return connOf(r.Context()).transport.RoundTrip(r)
+	x := exchangeOf(r.Context())
+	if x.redirect != nil {
+		return x.gateway.redirects.RoundTrip(r)
+	}
+	return x.transport.RoundTrip(r)
 }
 
 // rewriteRequest addresses a request to the address of the client's connection, with the path as the client wrote it.
@@ -230,7 +261,11 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 			path = "/"
 		}
 	}
-	pr.Out.URL = &url.URL{Scheme: "http", Host: connOf(pr.In.Context()).dst.String(), RawQuery: query, ForceQuery: hasQuery && query == ""}
+	x := exchangeOf(pr.In.Context())
+	pr.Out.URL = &url.URL{Scheme: "http", Host: x.to.Addr.String(), RawQuery: query, ForceQuery: hasQuery && query == ""}
+	if x.serverName != "" {
+		pr.Out.URL.Scheme = "https"
+	}
 	if pr.Out.URL.Opaque = path; strings.HasPrefix(path, "//") { // which would be the address of another host
 		pr.Out.URL.Opaque, pr.Out.URL.Path, pr.Out.URL.RawPath = "", pr.In.URL.Path, pr.In.URL.RawPath
 	}
@@ -240,12 +275,16 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 			pr.Out.Header[name] = values
 		}
 	}
+	x.changeURL(pr.Out)
 }
 
 // modifyResponse makes the connection to the client end if that to the server does. It lets the body of a response on HTTP/2 be closed
 // without waiting: the transport waits there for the end of the request (https://go.dev/issue/80085).
 func modifyResponse(res *http.Response) error {
 	ctx := res.Request.Context()
+	if err := exchangeOf(ctx).changeResponse(res); err != nil {
+		return err
+	}
 	switch {
 	case res.ProtoMajor == 2:
 		res.Body = patientBody{res.Body, &connOf(ctx).requests}
@@ -273,7 +312,7 @@ func (b patientBody) Close() error {
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any {
-	b := make([]byte, 32<<10)
+	b := make([]byte, 64<<10)
 	return &b
 }}
 

@@ -92,12 +92,6 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 	}
 	g := New(Options{
 		Dial: dial,
-		CheckHost: func(host string, dst netip.AddrPort) string {
-			if host == "good.example" && dst == r.dst {
-				return ""
-			}
-			return "not in --allow"
-		},
 		Refused: func(host string, dst netip.AddrPort, reason string) {
 			if dst != r.dst || reason == "" {
 				t.Errorf("refused %q at %s: %q", host, dst, reason)
@@ -105,6 +99,12 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 			r.refused.Add(1)
 		},
 	})
+	to := Target{Addr: dst, CheckHost: func(host string) string {
+		if host == "good.example" {
+			return ""
+		}
+		return "not in --allow"
+	}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 					server.Close()
 					return
 				}
-				g.ServeHTTP(r.ctx, &resettable{client.(*net.TCPConn)}, head, server, dst)
+				g.ServeHTTP(r.ctx, &resettable{client.(*net.TCPConn)}, head, server, to)
 			}()
 		}
 	}()

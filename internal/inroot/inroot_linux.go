@@ -4,6 +4,8 @@ package inroot
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -59,4 +61,64 @@ func makeAt(dir int, name string, file bool) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// Files are the files below a root directory, by their names inside.
+type Files struct{ Root string }
+
+// maxRead is the size in bytes of the longest file that ReadFile reads.
+const maxRead = 8 << 20
+
+// ReadFile returns the data of a regular file.
+func (f Files) ReadFile(name string) ([]byte, error) {
+	top, err := unix.Open(f.Root, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(top)
+	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT} // a pipe must not block
+	fd, err := unix.Openat2(top, strings.TrimPrefix(name, "/"), how)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxRead+1))
+	if err == nil && len(data) > maxRead {
+		err = &os.PathError{Op: "read", Path: name, Err: unix.EFBIG}
+	}
+	return data, err
+}
+
+// WriteFile replaces the data of a regular file, and makes the file and its directories if they are missing. If the process is killed
+// meanwhile, the file has the beginning of data followed by what it had there.
+func (f Files) WriteFile(name string, data []byte) error {
+	target, err := Open(f.Root, name, true)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	var st unix.Stat_t
+	if err := unix.Fstat(target, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // to open it could have an effect
+		return &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	file, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", target), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Write(data); err != nil {
+		return err
+	}
+	return file.Truncate(int64(len(data)))
 }

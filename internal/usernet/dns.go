@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 )
 
 const dnsPort = 53
@@ -129,8 +130,8 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 		return newReply(q, dns.RcodeFormatError)
 	}
 	question := q.Question[0]
-	if !n.opts.Policy.mayResolve(question.Name) {
-		n.reportName(question.Name)
+	if reason := n.opts.Policy.checkResolve(question.Name); reason != "" {
+		n.reportName(question.Name, reason)
 		a := newReply(q, dns.RcodeNameError)
 		if opt := a.IsEdns0(); opt != nil {
 			opt.Option = append(opt.Option, &dns.EDNS0_EDE{
@@ -148,7 +149,7 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	n.rememberAnswer(question.Name, got.Answer)
 	a := newReply(q, got.Rcode)
 	a.AuthenticatedData, a.RecursionAvailable = got.AuthenticatedData, true
-	if n.opts.Policy.egress && (question.Qtype == dns.TypeHTTPS || question.Qtype == dns.TypeSVCB) {
+	if n.opts.Policy.checksNames() && (question.Qtype == dns.TypeHTTPS || question.Qtype == dns.TypeSVCB) {
 		return a // without answers: they lead to addresses that this server did not give, to QUIC, and to TLS with hidden names
 	}
 	a.Answer, a.Ns, a.Extra = got.Answer, got.Ns, append(withoutOPT(got.Extra), a.Extra...)
@@ -156,8 +157,8 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 }
 
 // reportName reports that the policy refuses name.
-func (n *Network) reportName(name string) {
-	r := atoll.Refusal{Host: plainName(name), Protocol: "dns", Reason: notAllowed}
+func (n *Network) reportName(name, reason string) {
+	r := atoll.Refusal{Host: plainName(name), Protocol: "dns", Reason: reason}
 	n.opts.Log.Debug("refused", "network", "dns", "address", r.Host, "reason", r.Reason)
 	n.opts.Refused(r)
 }
@@ -170,10 +171,8 @@ func plainName(name string) string {
 
 // rememberAnswer records the addresses at the end of the chain of aliases that begins at name.
 func (n *Network) rememberAnswer(name string, answer []dns.RR) {
-	t := n.opts.Policy.lookUpHost(name)
-	if !validHost(plainName(name)) { // servers could take a part of it for a name
-		t = unlisted
-	}
+	t, _ := n.opts.Policy.lookUpHost(name, 0)
+	listed := t != unlisted && egress.ValidHost(plainName(name)) // or servers could take a part of it for a name
 	owner := dns.CanonicalName(name)
 	for hops := 0; hops <= len(answer); hops++ {
 		alias := ""
@@ -185,11 +184,11 @@ func (n *Network) rememberAnswer(name string, answer []dns.RR) {
 			switch rr := rr.(type) {
 			case *dns.A:
 				if addr, ok := netip.AddrFromSlice(rr.A); ok {
-					n.names.addAnswer(addr, plainName(name), t, ttl)
+					n.names.addAnswer(addr, plainName(name), listed, ttl)
 				}
 			case *dns.AAAA:
 				if addr, ok := netip.AddrFromSlice(rr.AAAA); ok {
-					n.names.addAnswer(addr, plainName(name), t, ttl)
+					n.names.addAnswer(addr, plainName(name), listed, ttl)
 				}
 			case *dns.CNAME:
 				alias = dns.CanonicalName(rr.Target)

@@ -23,25 +23,19 @@ type nameTable struct {
 
 	mu       sync.Mutex
 	entries  map[netip.Addr]*nameEntry // guarded by mu
-	listings int                       // number of listings in entries; guarded by mu
+	listings int                       // number of listed names in entries; guarded by mu
 }
 
 type nameEntry struct {
-	latest string             // the latest name, as people write it
-	listed map[string]listing // by name; names that the policy does not list have none
-}
-
-// A listing says how the policy lists a name, and how long the DNS server's answer for it is valid.
-type listing struct {
-	trust trustLevel
-	until time.Time
+	latest string               // the latest name, as people write it
+	listed map[string]time.Time // until when the answer is valid, by name; names that the policy does not list are not there
 }
 
 // lastExpiry returns when the last trust in the address ends; an address without any has expired already.
 func (e *nameEntry) lastExpiry() (last time.Time) {
-	for _, l := range e.listed {
-		if l.until.After(last) {
-			last = l.until
+	for _, until := range e.listed {
+		if until.After(last) {
+			last = until
 		}
 	}
 	return last
@@ -51,21 +45,21 @@ func newNameTable() *nameTable {
 	return &nameTable{now: time.Now, entries: map[netip.Addr]*nameEntry{}}
 }
 
-// addAnswer records addr as an answer for name, which is listed as t.
-func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl time.Duration) {
+// addAnswer records addr as an answer for name, which the policy lists or not.
+func (nt *nameTable) addAnswer(addr netip.Addr, name string, listed bool, ttl time.Duration) {
 	addr = reservedip.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	if !nt.hasAnswer(addr, name, t) && len(nt.entries)+nt.listings >= maxNames {
+	if !nt.hasAnswer(addr, name, listed) && len(nt.entries)+nt.listings >= maxNames {
 		nt.makeRoom()
 	}
 	e := nt.entries[addr]
 	if e == nil {
-		e = &nameEntry{listed: map[string]listing{}}
+		e = &nameEntry{listed: map[string]time.Time{}}
 		nt.entries[addr] = e
 	}
 	e.latest = name
-	if t == unlisted {
+	if !listed {
 		return
 	}
 	until := nt.now().Add(min(max(ttl, minTrust), maxTrust))
@@ -73,16 +67,16 @@ func (nt *nameTable) addAnswer(addr netip.Addr, name string, t trustLevel, ttl t
 	if !known {
 		nt.listings++
 	}
-	if old.until.After(until) {
-		until = old.until
+	if old.After(until) {
+		until = old
 	}
-	e.listed[name] = listing{t, until}
+	e.listed[name] = until
 }
 
-// hasAnswer reports whether an answer for name, which is listed as t, needs no room. The caller holds mu.
-func (nt *nameTable) hasAnswer(addr netip.Addr, name string, t trustLevel) bool {
+// hasAnswer reports whether an answer for name, which the policy lists or not, needs no room. The caller holds mu.
+func (nt *nameTable) hasAnswer(addr netip.Addr, name string, listed bool) bool {
 	e := nt.entries[addr]
-	if e == nil || t == unlisted {
+	if e == nil || !listed {
 		return e != nil
 	}
 	_, known := e.listed[name]
@@ -112,30 +106,26 @@ func (nt *nameTable) dropAddress(addr netip.Addr) {
 	delete(nt.entries, addr)
 }
 
-// findTrust returns the highest trust that addr has now.
-func (nt *nameTable) findTrust(addr netip.Addr) (highest trustLevel) {
+// listedNames returns the listed names for which addr is an answer now.
+func (nt *nameTable) listedNames(addr netip.Addr) (names []string) {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
-		for _, l := range e.listed {
-			if nt.now().Before(l.until) {
-				highest = max(highest, l.trust)
+		for name, until := range e.listed {
+			if nt.now().Before(until) {
+				names = append(names, name)
 			}
 		}
 	}
-	return highest
+	return names
 }
 
-// findListing returns the trust that addr has now as an answer for name.
-func (nt *nameTable) findListing(addr netip.Addr, name string) trustLevel {
+// hasName reports whether addr is an answer for a listed name now.
+func (nt *nameTable) hasName(addr netip.Addr, name string) bool {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	if e := nt.entries[reservedip.Canonical(addr)]; e != nil {
-		if l := e.listed[name]; nt.now().Before(l.until) {
-			return l.trust
-		}
-	}
-	return unlisted
+	e := nt.entries[reservedip.Canonical(addr)]
+	return e != nil && nt.now().Before(e.listed[name])
 }
 
 // findName returns the latest name for which addr was an answer, "" if there is none.

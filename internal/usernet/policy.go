@@ -3,12 +3,10 @@ package usernet
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
-	"golang.org/x/net/idna"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
@@ -42,143 +40,105 @@ import (
 // NetworkEgress it opens public addresses only, since anybody with a name below
 // a shared domain could otherwise point it into the private network.
 //
+// What Deny lists is refused, whatever opens it. Entries for requests of HTTP open
+// their names only for these: package gateway checks the requests.
+//
 // A Policy is immutable.
 type Policy struct {
-	egress    bool
-	networks  []netip.Prefix
-	exact     map[string]bool // host names
-	wildcards []string        // ".example.com" for "*.example.com"
+	egress bool
+	rules  *egress.Rules
 }
 
-// NewPolicy compiles the network of a Spec. Mode must not be none. It fails with ErrInvalid, and
-// names the first entry of Allow that is neither a host name nor a network, or that could not have
-// an effect.
-func NewPolicy(nw atoll.Network) (*Policy, error) {
-	p := &Policy{exact: map[string]bool{}}
-	switch nw.Mode {
-	case atoll.NetworkOn:
-	case atoll.NetworkEgress:
-		p.egress = true
-	default:
+// NewPolicy compiles the network of a Spec, with its secrets. Mode must not be none. It fails with ErrInvalid, and
+// names the first part that is wrong, or that could not have an effect.
+func NewPolicy(nw atoll.Network, secrets ...atoll.Secret) (*Policy, error) {
+	p := &Policy{egress: nw.Mode == atoll.NetworkEgress}
+	if nw.Mode != atoll.NetworkOn && nw.Mode != atoll.NetworkEgress {
 		return nil, atoll.Errorf("network", "", atoll.ErrInvalid, "mode %q has no policy: use on or egress", nw.Mode)
 	}
-	for _, s := range nw.Allow {
-		if err := p.addEntry(s); err != nil {
-			return nil, atoll.Errorf("network", "", atoll.ErrInvalid, "allow %q: %w", s, err)
-		}
+	var err error
+	if p.rules, err = egress.New(nw, secrets); err == nil {
+		err = p.checkEntries(nw)
+	}
+	if err != nil {
+		return nil, atoll.E("network", "", atoll.ErrInvalid, err)
 	}
 	return p, nil
 }
 
-// addEntry adds an entry of Allow: a network, an address, a host name or a wildcard.
-func (p *Policy) addEntry(s string) error {
-	if addr, err := netip.ParseAddr(s); err == nil {
-		if addr.Zone() != "" {
-			return fmt.Errorf("leave the zone out")
+// checkEntries checks that each entry can have an effect.
+func (p *Policy) checkEntries(nw atoll.Network) error {
+	for _, s := range nw.Allow {
+		entries, err := egress.Parse(s)
+		for _, e := range entries {
+			if e.Host == "" {
+				err = checkNetwork(e.Network)
+			} else if e.ForRequests() && !p.egress {
+				err = fmt.Errorf("all requests are open with mode on: use mode egress, or deny")
+			}
 		}
-		return p.addNetwork(netip.PrefixFrom(addr, addr.BitLen()))
-	}
-	if strings.Contains(s, "/") && !strings.Contains(s, "://") {
-		network, err := netip.ParsePrefix(s)
 		if err != nil {
-			return fmt.Errorf("not a network: write it like 10.1.0.0/16")
+			return fmt.Errorf("allow %q: %w", s, err)
 		}
-		return p.addNetwork(network)
-	}
-	name, wildcard := strings.CutPrefix(s, "*.")
-	host, err := parseHost(name)
-	if err != nil {
-		return err
-	}
-	if wildcard {
-		p.wildcards = append(p.wildcards, "."+host)
-	} else {
-		p.exact[host] = true
 	}
 	return nil
 }
 
-func (p *Policy) addNetwork(n netip.Prefix) error {
+func checkNetwork(n netip.Prefix) error {
 	if n.Addr().Is4In6() || isWithin(n, reservedip.NAT64) {
 		return fmt.Errorf("write the IPv4 address as such")
-	}
-	if n != n.Masked() {
-		return fmt.Errorf("has bits set after its prefix: did you mean %s", n.Masked())
 	}
 	if r := rangeOf(n.Addr()); r.class == never && isWithin(n, r.prefix) {
 		return fmt.Errorf("%s: nothing can open it", r.what)
 	}
-	p.networks = append(p.networks, n)
 	return nil
-}
-
-// parseHost returns the name as DNS queries spell it: lower case, ASCII, no
-// dot at the end.
-func parseHost(s string) (string, error) {
-	if strings.ContainsAny(s, ":/@") {
-		return "", fmt.Errorf("write the host name only, without scheme, port or path")
-	}
-	if strings.Contains(s, "*") {
-		return "", fmt.Errorf(`a wildcard stands for the first labels only, as in "*.example.com"`)
-	}
-	host, err := idna.New(idna.MapForLookup(), idna.StrictDomainName(false)).ToASCII(strings.TrimSuffix(s, "."))
-	if err != nil || !validHost(host) {
-		return "", fmt.Errorf(`neither a host name ("example.com", "*.example.com") nor a network ("10.1.0.0/16")`)
-	}
-	return host, nil
-}
-
-func validHost(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	labels := strings.Split(s, ".")
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, c := range label {
-			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-				return false
-			}
-		}
-	}
-	// A name that ends in a number is an IPv4 address to some parsers ("10.1", "0x7f.1").
-	_, err := strconv.ParseUint(labels[len(labels)-1], 0, 64)
-	return err != nil
 }
 
 // A trustLevel says how a policy lists a name, and how far an address that was the answer for such a
 // name is trusted. A higher value includes the lower ones.
-type trustLevel int
+type trustLevel = egress.Trust
 
 const (
-	unlisted trustLevel = iota
-	byWildcard
-	byName
+	unlisted   = egress.Unlisted
+	byWildcard = egress.ByWildcard
+	byName     = egress.ByName
 )
 
-// lookUpHost returns how the policy lists a host name. Case and a dot at the end do not matter.
-func (p *Policy) lookUpHost(host string) trustLevel {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if p.exact[host] {
-		return byName
-	}
-	for _, w := range p.wildcards {
-		if strings.HasSuffix(host, w) && len(host) > len(w) {
-			return byWildcard
-		}
-	}
-	return unlisted
+// lookUpHost returns how the policy lists a host name at a port; port 0 means at any. Case and a dot at the end do not matter. partly
+// reports that it is listed for some requests of HTTP only.
+func (p *Policy) lookUpHost(host string, port int) (t trustLevel, partly bool) {
+	return p.rules.Allowed(strings.ToLower(strings.TrimSuffix(host, ".")), port)
 }
 
-// mayResolve reports whether the DNS server answers for the name.
-func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookUpHost(host) != unlisted }
+// deniedHost returns why the policy refuses all of a host name at a port, "" if it does not. Port 0 means at all ports.
+func (p *Policy) deniedHost(host string, port int) (reason string) {
+	if entry := p.rules.DeniedHost(strings.ToLower(strings.TrimSuffix(host, ".")), port); entry != "" {
+		return fmt.Sprintf("--deny has %q", entry)
+	}
+	return ""
+}
 
-// refusedRange returns the range of addr, and whether addr must not be dialled. host is the range that
-// hostAddrs finds for addr, if any; t is the trust from DNS answers.
-func (p *Policy) refusedRange(addr netip.Addr, host *addrRange, t trustLevel) (r addrRange, refused bool) {
-	addr = reservedip.Canonical(addr)
+// checkResolve returns why the DNS server does not answer for the name, "" if it does.
+func (p *Policy) checkResolve(host string) (reason string) {
+	if reason := p.deniedHost(host, 0); reason != "" {
+		return reason
+	}
+	if t, _ := p.lookUpHost(host, 0); p.egress && t == unlisted {
+		return notAllowed
+	}
+	return ""
+}
+
+// NeedsAuthority reports whether the network looks at requests in TLS, for which it needs a certificate authority.
+func (p *Policy) NeedsAuthority() bool { return p.rules.NamesHosts() }
+
+// checksNames reports whether what a connection may do can depend on the name that it says.
+func (p *Policy) checksNames() bool { return p.egress || p.rules.NamesHosts() }
+
+// refusedRange returns the range of the address of dst, and whether dst must not be dialled. host is the range that
+// hostAddrs finds for the address, if any; t is the trust from DNS answers.
+func (p *Policy) refusedRange(dst netip.AddrPort, host *addrRange, t trustLevel) (r addrRange, refused bool) {
+	addr := reservedip.Canonical(dst.Addr())
 	r = rangeOf(addr)
 	if host != nil && r.class != never {
 		r = *host
@@ -186,7 +146,7 @@ func (p *Policy) refusedRange(addr netip.Addr, host *addrRange, t trustLevel) (r
 	if r.class == never {
 		return r, true
 	}
-	for _, n := range p.networks {
+	for _, n := range p.rules.AllowedNetworks(int(dst.Port())) {
 		if n.Contains(addr) && (r.class == public || isWithin(n, r.prefix)) {
 			return r, false
 		}

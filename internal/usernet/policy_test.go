@@ -4,12 +4,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
@@ -176,32 +178,32 @@ func TestPolicyLookup(t *testing.T) {
 		"":                      unlisted,
 		".":                     unlisted,
 	} {
-		if got := p.lookUpHost(host); got != want {
+		if got, _ := p.lookUpHost(host, 0); got != want {
 			t.Errorf("%q: got %d, want %d", host, got, want)
 		}
-		if got := p.mayResolve(host); got != (want != unlisted) {
-			t.Errorf("may resolve %q: got %t", host, got)
+		if got := p.checkResolve(host); (got == "") != (want != unlisted) {
+			t.Errorf("resolve %q: got %q", host, got)
 		}
 	}
-	if !mustPolicy(t, atoll.NetworkOn).mayResolve("example.com") {
+	if mustPolicy(t, atoll.NetworkOn).checkResolve("example.com") != "" {
 		t.Error("with mode on, a name must not need to be listed")
 	}
 }
 
 func TestPolicyRejects(t *testing.T) {
 	for allow, hint := range map[string]string{
-		"":                    "neither a host name",
-		"https://example.com": "without scheme",
-		"example.com:443":     "without scheme, port",
-		"example.com/path":    "not a network",
+		"":                    "neither a host",
+		"https://example.com": "leave out the scheme",
+		"example.com:0":       "port",
+		"example.com/a?b":     "without a query",
 		"*":                   "wildcard",
 		"*.*.com":             "wildcard",
 		"a.*.com":             "wildcard",
-		"a..com":              "neither a host name",
-		"-a.com":              "neither a host name",
-		"10.1":                "neither a host name",
-		"0x7f.1":              "neither a host name",
-		"exa mple.com":        "neither a host name",
+		"a..com":              "neither a host",
+		"-a.com":              "neither a host",
+		"10.1":                "neither a host",
+		"0x7f.1":              "neither a host",
+		"exa, mple.com":       "list of methods",
 		"10.1.2.3/16":         "did you mean 10.1.0.0/16",
 		"10.0.0.0/33":         "not a network",
 		"fe80::1%eth0":        "zone",
@@ -243,12 +245,14 @@ func FuzzPolicy(f *testing.F) {
 				}
 				continue
 			}
-			if len(p.networks)+len(p.exact)+len(p.wildcards) != 1 {
-				t.Fatalf("%q was read as %+v", allow, p)
+			entries, err := egress.Parse(allow)
+			if err != nil || len(entries) == 0 {
+				t.Fatalf("%q was read as %+v, %v", allow, entries, err)
 			}
-			for host := range p.exact {
-				if p.lookUpHost(host) != byName || p.lookUpHost("x"+host) == byName {
-					t.Errorf("%q does not match itself alone", host)
+			if e := entries[0]; e.Host != "" && len(entries) == 1 && !e.Wildcard {
+				own, _ := p.lookUpHost(e.Host, e.Port)
+				if other, _ := p.lookUpHost("x"+e.Host, e.Port); own != byName || other != unlisted {
+					t.Errorf("%q does not match itself alone", e.Host)
 				}
 			}
 			if addrErr != nil {
@@ -259,7 +263,7 @@ func FuzzPolicy(f *testing.F) {
 			if why == "" && r.class == never {
 				t.Errorf("%q opens %s", allow, addr)
 			}
-			if why == "" && r.class != public && (len(p.networks) != 1 || !isWithin(p.networks[0], r.prefix)) {
+			if why == "" && r.class != public && (len(p.rules.AllowedNetworks(80)) != 1 || !isWithin(p.rules.AllowedNetworks(80)[0], r.prefix)) {
 				t.Errorf("%q opens %s, which is a %s", allow, addr, r.what)
 			}
 		}
@@ -380,62 +384,62 @@ func TestNameTable(t *testing.T) {
 	nt := newNameTable()
 	nt.now = func() time.Time { return now }
 	addr := netip.MustParseAddr("1.2.3.4")
-	want := func(when string, want trustLevel) {
+	want := func(when string, want ...string) {
 		t.Helper()
-		if got := nt.findTrust(addr); got != want {
-			t.Errorf("%s: got trust %d, want %d", when, got, want)
+		if got := slices.Sorted(slices.Values(nt.listedNames(addr))); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", when, got, want)
 		}
 	}
-	want("unknown", unlisted)
-	nt.addAnswer(addr, "a.example", unlisted, time.Hour)
-	want("not listed", unlisted)
-	nt.addAnswer(addr, "b.example", byWildcard, time.Hour)
-	want("by wildcard", byWildcard)
-	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), "c.example", byName, time.Second)
-	want("by name too", byName)
-	for name, trust := range map[string]trustLevel{"a.example": unlisted, "b.example": byWildcard, "c.example": byName, "d.example": unlisted} {
-		if got := nt.findListing(addr, name); got != trust {
-			t.Errorf("%s: got trust %d, want %d", name, got, trust)
+	want("unknown")
+	nt.addAnswer(addr, "a.example", false, time.Hour)
+	want("not listed")
+	nt.addAnswer(addr, "b.example", true, time.Hour)
+	want("one name", "b.example")
+	nt.addAnswer(netip.MustParseAddr("::ffff:1.2.3.4"), "c.example", true, time.Second)
+	want("two names", "b.example", "c.example")
+	for name, has := range map[string]bool{"a.example": false, "b.example": true, "c.example": true, "d.example": false} {
+		if got := nt.hasName(addr, name); got != has {
+			t.Errorf("%s: got %t, want %t", name, got, has)
 		}
 	}
 	now = now.Add(minTrust - time.Second)
-	want("short TTL, but within the minimum", byName)
+	want("short TTL, but within the minimum", "b.example", "c.example")
 	now = now.Add(2 * time.Second)
-	want("after the minimum", byWildcard)
+	want("after the minimum", "b.example")
 	now = now.Add(time.Hour)
-	want("after the longest TTL", unlisted)
+	want("after the longest TTL")
 
 	// Each of these is an address and a listing.
 	const addresses = maxNames/2 + 10
 	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{1, 2, byte(i >> 8), byte(i)}) }
 	for i := range addresses {
-		nt.addAnswer(at(i), "", byName, minTrust+time.Duration(i)*time.Second)
+		nt.addAnswer(at(i), "", true, minTrust+time.Duration(i)*time.Second)
 	}
-	if nt.findTrust(at(0)) != unlisted {
+	if nt.hasName(at(0), "") {
 		t.Error("the address that expires first is still there")
 	}
-	if nt.findTrust(at(addresses-1)) != byName {
+	if !nt.hasName(at(addresses-1), "") {
 		t.Error("the last address is not there")
 	}
 	full := len(nt.entries)
-	nt.addAnswer(at(addresses-1), "", byName, minTrust)
+	nt.addAnswer(at(addresses-1), "", true, minTrust)
 	if got := len(nt.entries); got != full {
 		t.Errorf("an answer that is there already costs %d addresses", full-got)
 	}
 	for i := range 2 * maxNames {
-		nt.addAnswer(addr, strconv.Itoa(i), byWildcard, maxTrust)
+		nt.addAnswer(addr, strconv.Itoa(i), true, maxTrust)
 		if got := len(nt.entries) + nt.listings; got > maxNames+1 {
 			t.Fatalf("%d addresses and listings, want at most %d", got, maxNames+1)
 		}
 	}
-	if nt.findListing(addr, strconv.Itoa(2*maxNames-1)) != byWildcard {
+	if !nt.hasName(addr, strconv.Itoa(2*maxNames-1)) {
 		t.Error("the last name is not there")
 	}
 }
 
 // refusalReason returns why p refuses addr, "" if it does not.
 func refusalReason(p *Policy, addr netip.Addr, host *addrRange, t trustLevel) string {
-	r, refused := p.refusedRange(addr, host, t)
+	r, refused := p.refusedRange(netip.AddrPortFrom(addr, 80), host, t)
 	switch {
 	case !refused:
 		return ""

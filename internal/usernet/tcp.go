@@ -31,8 +31,8 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	defer n.wg.Done()
 
 	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	allowed, byName := n.checkAddress("tcp", dst)
-	if !allowed {
+	open := n.checkAddress("tcp", dst)
+	if open == closed {
 		r.Complete(true)
 		return
 	}
@@ -62,30 +62,40 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	reset := guest.Reset
 	place.end.Store(&reset)
 	joinConns(n.ctx, guest, out, func(ctx context.Context, fail func()) {
-		if !byName {
+		if open == forAll && !n.opts.Policy.rules.NamesHosts() {
 			spliceConns(guest, out, guest, fail)
-		} else if err := n.serveNamed(ctx, guest, out, dst, fail); err != nil {
+		} else if err := n.serveNamed(ctx, guest, out, dst, open, fail); err != nil {
 			n.opts.Log.Debug("head", "address", dst.String(), "err", err)
 			fail()
 		}
 	})
 }
 
-// serveNamed serves a connection to an address that is open for names only. It fails if the connection must not go on, or cannot begin.
-func (n *Network) serveNamed(ctx context.Context, guest *guestConn, out net.Conn, dst netip.AddrPort, fail func()) error {
+// serveNamed serves a connection for which it matters what it says. It fails if the connection must not go on, or cannot begin.
+func (n *Network) serveNamed(ctx context.Context, guest *guestConn, out net.Conn, dst netip.AddrPort, open opening, fail func()) error {
 	head, err := gateway.ReadHead(guest, out)
 	if err != nil {
 		return err
 	}
 	from := io.Reader(guest)
+	to := gateway.Target{Addr: dst, CheckHost: func(host string) string { return n.checkName(host, dst, open) }}
 	switch head.Protocol {
 	case gateway.HTTP:
-		n.gateway.ServeHTTP(ctx, guest, head, out, dst)
+		n.gateway.ServeHTTP(ctx, guest, head, out, to)
 		return nil
 	case gateway.TLS:
-		err = n.checkServerName(head.ServerName, dst)
-	case gateway.Unclear:
-		from = head.Watch(guest)
+		err = n.checkServerName(head.ServerName, dst, open)
+		if err == nil && n.opts.Policy.rules.Inspects(head.ServerName, int(dst.Port())) {
+			n.gateway.ServeTLS(ctx, guest, head, out, to)
+			return nil
+		}
+	default:
+		if open == forSome {
+			err = n.refuseHost("tcp", n.names.findName(dst.Addr()), dst, "--allow has requests of HTTP to this host only")
+		}
+		if head.Protocol == gateway.Unclear {
+			from = head.Watch(guest)
+		}
 	}
 	if err == nil {
 		_, err = out.Write(head.Client)
@@ -100,35 +110,42 @@ func (n *Network) serveNamed(ctx context.Context, guest *guestConn, out net.Conn
 }
 
 // checkServerName checks the name of a TLS client, as checkName does, and reports a refusal.
-func (n *Network) checkServerName(name string, dst netip.AddrPort) error {
-	reason := n.checkName(name, dst)
-	if reason == "" {
-		return nil
+func (n *Network) checkServerName(name string, dst netip.AddrPort, open opening) error {
+	if reason := n.checkName(name, dst, open); reason != "" {
+		return n.refuseHost("tls", name, dst, reason)
 	}
-	n.reportHost("tls", name, dst, reason)
-	return errors.New(reason)
+	return nil
 }
 
-// checkName returns why a connection to dst, which is open for names only, must not be for name; "" if
-// it may.
-func (n *Network) checkName(name string, dst netip.AddrPort) (reason string) {
+// checkName returns why a connection to dst, which the policy opens, must not be for name; "" if it may.
+func (n *Network) checkName(name string, dst netip.AddrPort, open opening) (reason string) {
+	policy, port := n.opts.Policy, int(dst.Port())
+	if reason := policy.deniedHost(name, port); reason != "" || open == forAll {
+		return reason
+	}
 	if name == "" {
 		return fmt.Sprintf("it names no host, and %s is open for hosts by name only", dst.Addr())
 	}
 	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
 		return fmt.Sprintf("it names an address, and %s is open for hosts by name only", dst.Addr())
 	}
-	if n.opts.Policy.lookUpHost(name) == unlisted {
+	trust, _ := policy.lookUpHost(name, port)
+	if trust == unlisted {
 		return notAllowed
 	}
-	trust := n.names.findListing(dst.Addr(), name)
-	if trust == unlisted {
+	if !n.names.hasName(dst.Addr(), name) {
 		return fmt.Sprintf("DNS did not give %s as an address of this host", dst.Addr())
 	}
-	if r, refused := n.opts.Policy.refusedRange(dst.Addr(), n.host.findRange(dst.Addr()), trust); refused {
+	if r, refused := policy.refusedRange(dst, n.host.findRange(dst.Addr()), trust); refused {
 		return r.explainRefusal(dst.Addr(), name)
 	}
 	return ""
+}
+
+// refuseHost reports that a connection to dst is refused for the host that it names, and returns the reason as an error.
+func (n *Network) refuseHost(protocol, host string, dst netip.AddrPort, reason string) error {
+	n.reportHost(protocol, host, dst, reason)
+	return errors.New(reason)
 }
 
 // reportHost reports that a connection to dst is refused for the host that it names.
@@ -156,6 +173,23 @@ func (n *Network) dialMore(ctx context.Context, dst netip.AddrPort) (net.Conn, e
 		return nil, errors.New("too many connections")
 	}
 	out, err := n.dialTCP(ctx, dst)
+	if err != nil {
+		n.conns.removeConn(place)
+		return nil, err
+	}
+	return &countedConn{out, sync.OnceFunc(func() { n.conns.removeConn(place) })}, nil
+}
+
+// dialHost connects to a host to which a rule redirects requests, and counts the connection. It is not for the sandbox to choose, so the
+// policy does not matter.
+func (n *Network) dialHost(ctx context.Context, address string) (net.Conn, error) {
+	place := n.conns.addConn(n.opts.MaxConns, n.opts.ConnIdle)
+	if place == nil {
+		return nil, errors.New("too many connections")
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
+	defer cancel()
+	out, err := n.opts.Dial(ctx, "tcp", address)
 	if err != nil {
 		n.conns.removeConn(place)
 		return nil, err

@@ -27,10 +27,15 @@ const (
 // unreachable.
 func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	open, byName := n.checkAddress("udp", dst)
-	if !open {
+	open := n.checkAddress("udp", dst)
+	if open == forSome {
+		n.reportRefusal("udp", dst, func(string) string { return "--allow has requests of HTTP to this host only" })
+	}
+	if open < forNames {
 		return false
 	}
+	// QUIC hides its name, so it must not pass where names matter.
+	byName := open == forNames || n.opts.Policy.rules.NamesHosts()
 	if byName && dst.Port() == quicPort {
 		n.reportQUIC(dst)
 		return false

@@ -30,7 +30,9 @@ package usernet
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -49,6 +51,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/gateway"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // The addresses on the link. The owner of the guest's IP address must have its MAC
@@ -117,6 +120,13 @@ type Options struct {
 	Refused func(atoll.Refusal)
 	// Log gets refusals and failures at level Debug. Nil means none.
 	Log *slog.Logger
+
+	// Authority issues the certificates for hosts whose requests the policy looks at. It is required if there are such hosts.
+	Authority *gateway.Authority
+	// Value returns the value of the secret with that name, or says why there is none. It is required if the policy has secrets.
+	Value func(name string) (string, error)
+	// Roots are the authorities of servers. Nil means those of this computer.
+	Roots *x509.CertPool
 }
 
 func (o Options) withDefaults() Options {
@@ -182,10 +192,14 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	n := &Network{opts: opts.withDefaults(), host: newHostAddrs(), names: newNameTable()}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gateway = gateway.New(gateway.Options{
-		CheckHost: n.checkName,
 		Refused:   func(host string, dst netip.AddrPort, reason string) { n.reportHost("http", host, dst, reason) },
 		Dial:      n.dialMore,
 		Log:       n.opts.Log,
+		Rules:     n.opts.Policy.rules,
+		Authority: n.opts.Authority,
+		Value:     n.opts.Value,
+		DialHost:  n.dialHost,
+		Roots:     n.opts.Roots,
 	})
 	n.flows.init()
 	n.link = newLink(link, GatewayMAC, n.opts.MTU)
@@ -285,6 +299,7 @@ func (n *Network) Close() error {
 	}
 	n.flows.closeAll()
 	n.abortAll()
+	n.gateway.Close()
 	err := n.link.closeFrames()
 	// Before stack.Wait, which holds a lock that a packet on its way in needs.
 	n.link.Wait()
@@ -330,21 +345,56 @@ func (n *Network) beginWork() bool {
 	return true
 }
 
-// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal. It returns whether the address is
-// open, and whether it is for names only.
-func (n *Network) checkAddress(network string, dst netip.AddrPort) (open, byName bool) {
+// An opening says how the policy opens an address.
+type opening int
+
+const (
+	closed   opening = iota
+	forSome          // for some requests of HTTP to names only
+	forNames         // for names only
+	forAll
+)
+
+// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal.
+func (n *Network) checkAddress(network string, dst netip.AddrPort) (open opening) {
+	policy := n.opts.Policy
+	if entry := policy.rules.DeniedAddress(reservedip.Canonical(dst.Addr()), int(dst.Port())); entry != "" {
+		n.reportRefusal(network, dst, func(string) string { return fmt.Sprintf("--deny has %q", entry) })
+		return closed
+	}
 	host := n.host.findRange(dst.Addr())
-	r, refused := n.opts.Policy.refusedRange(dst.Addr(), host, unlisted)
+	r, refused := policy.refusedRange(dst, host, unlisted)
 	if !refused {
-		return true, false
+		return forAll
 	}
-	if trust := n.names.findTrust(dst.Addr()); trust != unlisted {
-		r, refused = n.opts.Policy.refusedRange(dst.Addr(), host, trust)
+	for _, name := range n.names.listedNames(dst.Addr()) {
+		t, partly := policy.lookUpHost(name, int(dst.Port()))
+		if t == unlisted || policy.deniedHost(name, int(dst.Port())) != "" {
+			continue
+		}
+		if r, refused = policy.refusedRange(dst, host, t); !refused && partly {
+			open = max(open, forSome)
+		} else if !refused {
+			return forNames
+		}
 	}
-	if refused {
-		n.reportRefusal(network, dst, func(name string) string { return r.explainRefusal(dst.Addr(), name) })
+	if open == closed {
+		n.reportRefusal(network, dst, func(name string) string { return n.explainAddress(r, dst, name) })
 	}
-	return !refused, true
+	return open
+}
+
+// explainAddress returns why dst, which r refuses, is not dialled. name is the name that has the address, "" if none is known.
+func (n *Network) explainAddress(r addrRange, dst netip.AddrPort, name string) string {
+	if t, _ := n.opts.Policy.lookUpHost(name, 0); name != "" && t != unlisted {
+		if reason := n.opts.Policy.deniedHost(name, int(dst.Port())); reason != "" {
+			return reason
+		}
+		if t, _ := n.opts.Policy.lookUpHost(name, int(dst.Port())); t == unlisted {
+			return fmt.Sprintf("--allow has other ports of this host: --allow %s:%d opens it", name, dst.Port())
+		}
+	}
+	return r.explainRefusal(dst.Addr(), name)
 }
 
 // reportRefusal reports that dst is refused. explain returns the reason for a name that dst has; ""

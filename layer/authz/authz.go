@@ -227,7 +227,7 @@ func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 			return "", err
 		}
 	}
-	return atoll.Secret(ctx, p.Provider, id)
+	return atoll.SecretOf(ctx, p.Provider, id)
 }
 
 // RemoveProject implements atoll.ProjectRemover.

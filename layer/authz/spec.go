@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -22,8 +23,13 @@ func (p *provider) checkSpec(ctx context.Context, op string, spec *atoll.Spec) (
 	if err != nil {
 		return nil, err
 	}
-	c := *spec
+	c := *spec.Clone()
 	c.Project = project
+	for i := range c.Secrets {
+		if c.Secrets[i].Value != "" { // or the server would read its own file or variable later
+			c.Secrets[i].Source = ""
+		}
+	}
 	if !auth.HasTrustedSpec(ctx) {
 		if why := describeEscape(&c); why != "" {
 			return nil, p.denyCall(ctx, op, project, c.Name, "%s (requires role %s)", why, auth.RoleAdmin)
@@ -67,10 +73,42 @@ func describeEscape(s *atoll.Spec) string {
 	case n.Mode == atoll.NetworkOn && len(n.Allow) > 0:
 		return "network: with mode on, allow opens the networks of the server"
 	default:
-		for _, to := range n.Allow { // a wildcard opens only public addresses
-			if !strings.HasPrefix(to, "*.") {
-				return "network: allow " + to + " may resolve to the server's networks; use *." + to
+		for _, to := range n.Allow {
+			if why := describeAllow(to); why != "" {
+				return why
 			}
+		}
+	}
+	return describeGateway(s)
+}
+
+// describeAllow describes why an entry of Allow reaches beyond a project, or returns "". Wildcards and sets open only public addresses.
+func describeAllow(to string) string {
+	entries, err := egress.Parse(to)
+	if err != nil {
+		return "" // the provider says why
+	}
+	for _, e := range entries {
+		switch {
+		case e.Host == "":
+			return "network: allow " + to + " may be an address in the server's networks"
+		case !e.Wildcard && !e.InSet:
+			return "network: allow " + to + " may resolve to the server's networks; use *." + e.Host
+		}
+	}
+	return ""
+}
+
+// describeGateway describes how the rules and secrets of s reach beyond a project, or returns "".
+func describeGateway(s *atoll.Spec) string {
+	for _, r := range s.Network.Rules {
+		if r.Redirect != "" {
+			return "rule " + r.Match + ": a redirect may lead to the server's networks"
+		}
+	}
+	for _, one := range s.Secrets {
+		if one.Value == "" {
+			return "secret " + one.Name + ": a source is on the server's machine, which is not part of a project; send the value"
 		}
 	}
 	return ""

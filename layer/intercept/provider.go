@@ -157,7 +157,7 @@ func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error)
 // Secret implements atoll.SecretKeeper.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 	return invokeFunc(ctx, p.f, &Call{Op: "Provider.Secret", Sandbox: id}, func(ctx context.Context) (string, error) {
-		return atoll.Secret(ctx, p.Provider, id)
+		return atoll.SecretOf(ctx, p.Provider, id)
 	})
 }
 

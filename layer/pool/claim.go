@@ -306,7 +306,7 @@ func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 			return "", cmp.Or(err, atoll.E("secret", id, atoll.ErrNotFound, nil))
 		}
 	}
-	return atoll.Secret(ctx, l.Provider, id)
+	return atoll.SecretOf(ctx, l.Provider, id)
 }
 
 // Volumes implements atoll.VolumeStore.

@@ -37,6 +37,8 @@ func unpoolableField(spec *atoll.Spec) string {
 		return "auto_remove"
 	case spec.NoStart:
 		return "no_start"
+	case len(spec.Secrets) > 0:
+		return "secrets"
 	}
 	return ""
 }

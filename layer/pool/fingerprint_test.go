@@ -11,8 +11,8 @@ import (
 
 // The fields of a Spec, by what the pool does with them.
 var (
-	given   = []string{"Name", "Labels", "TTL"}              // set when the sandbox is claimed
-	without = []string{"ID", "Cmd", "AutoRemove", "NoStart"} // no sandbox of a pool can have them
+	given   = []string{"Name", "Labels", "TTL"}                         // set when the sandbox is claimed
+	without = []string{"ID", "Cmd", "AutoRemove", "NoStart", "Secrets"} // no sandbox of a pool can have them
 	same    = []string{"Project", "Provider", "Image", "Pull", "Env", "Workdir", "User", "TTY", "OpenStdin", "Workspace", "Mounts", "Resources", "Network",
 		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot", "System"} // must be equal
 )

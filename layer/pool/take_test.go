@@ -106,7 +106,7 @@ func TestHitAndMiss(t *testing.T) {
 	if err != nil || found.ID() != sb.ID() || mustStatus(t, found).Spec.Name != "web" {
 		t.Errorf("Resolve: %v, %v", found, err)
 	}
-	if secret, err := atoll.Secret(t.Context(), p, sb.ID()); err != nil || secret == "" {
+	if secret, err := atoll.SecretOf(t.Context(), p, sb.ID()); err != nil || secret == "" {
 		t.Errorf("Secret: %q, %v", secret, err)
 	}
 
@@ -156,7 +156,7 @@ func TestStockIsHidden(t *testing.T) {
 			wantKind(t, name+": Get", err, atoll.ErrNotFound)
 			_, err = atoll.Resolve(t.Context(), p, "", id)
 			wantKind(t, name+": Resolve", err, atoll.ErrNotFound)
-			_, err = atoll.Secret(t.Context(), p, id)
+			_, err = atoll.SecretOf(t.Context(), p, id)
 			wantKind(t, name+": Secret", err, atoll.ErrNotFound)
 		}
 		if all, err := atoll.Volumes(t.Context(), p, ""); err != nil || len(all) > 0 {

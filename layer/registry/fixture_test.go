@@ -126,7 +126,7 @@ func (l *fixture) mustCreate(p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 
 func (l *fixture) secretOf(id string) string {
 	l.t.Helper()
-	raw, err := atoll.Secret(l.t.Context(), l, id)
+	raw, err := atoll.SecretOf(l.t.Context(), l, id)
 	if err != nil {
 		l.t.Errorf("Secret: %v", err)
 	}

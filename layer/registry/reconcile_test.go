@@ -31,7 +31,7 @@ func TestMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := atoll.Secret(t.Context(), l, web.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
+	if _, err := atoll.SecretOf(t.Context(), l, web.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
 		t.Errorf("Secret: %v, want ErrNotFound", err)
 	}
 	want := map[string]string{web.ID(): "missing forgotten"}
@@ -265,7 +265,7 @@ func TestOrphans(t *testing.T) {
 			if l.recordState(before.ID()) != store.Present || l.recordState(after.ID()) != "" || l.recordState(theirs.ID()) != "" {
 				t.Error("Reconcile did not adopt exactly the sandbox older than the store")
 			}
-			if _, err := atoll.Secret(t.Context(), l, before.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
+			if _, err := atoll.SecretOf(t.Context(), l, before.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
 				t.Errorf("Secret of an adopted sandbox: %v, want ErrNotExist", err)
 			}
 			l.wantReconcile(registry.ReconcileOptions{}, map[registry.Policy]int{"": 2, registry.Keep: 3}[policy], noFindings)
@@ -400,7 +400,7 @@ func TestSecretIsNotLogged(t *testing.T) {
 	p := system.New(trace.New(l, trace.Options{Log: logger}), system.Options{})
 	sb := l.mustCreate(p, atoll.Spec{Name: "web", Image: image})
 	raw := l.secretOf(sb.ID())
-	if got, err := atoll.Secret(t.Context(), p, sb.ID()); got != raw || err != nil {
+	if got, err := atoll.SecretOf(t.Context(), p, sb.ID()); got != raw || err != nil {
 		t.Errorf("Secret: %v", err)
 	}
 	hash := l.hashInside(sb)

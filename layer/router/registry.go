@@ -25,7 +25,7 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 	}
 	sb, err := p.Get(ctx, id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		if _, why := atoll.Secret(ctx, first, id); atoll.KindOf(why) == atoll.ErrUnsupported {
+		if _, why := atoll.SecretOf(ctx, first, id); atoll.KindOf(why) == atoll.ErrUnsupported {
 			err = why
 		}
 	}
@@ -34,13 +34,13 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 	}
 	m := p.recallMember(sb.ID())
 	if m == nil {
-		return atoll.Secret(ctx, first, sb.ID())
+		return atoll.SecretOf(ctx, first, sb.ID())
 	}
 	leaf, err := m.openLeaf()
 	if err != nil {
 		return "", err
 	}
-	return atoll.Secret(ctx, leaf, sb.ID())
+	return atoll.SecretOf(ctx, leaf, sb.ID())
 }
 
 // Reconcile implements registry.Reconciler. It reconciles each available member,

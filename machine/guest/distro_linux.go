@@ -137,6 +137,9 @@ func (d wslPlatform) setUp(c *Computer, s *Setup) error {
 	if err := bindModules(newRoot); err != nil {
 		return err
 	}
+	if err := s.installTrust(newRoot); err != nil { // before the mounts, whose files are not the sandbox's
+		return err
+	}
 	for _, m := range s.Mounts {
 		if err := m.mountDir(); err != nil {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)

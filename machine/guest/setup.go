@@ -49,6 +49,7 @@ type Setup struct {
 	Root    Root         `json:"root"`
 	Mounts  []MachineDir `json:"mounts,omitempty"` // parents before their children
 	Network *Interface   `json:"network,omitempty"`
+	Trust   []byte       `json:"trust,omitempty"` // a certificate authority, in PEM, that programs have to trust
 	Bridges []Bridge     `json:"bridges,omitempty"`
 
 	// Init lists the system programs to start: their processes do not count as the sandbox's.

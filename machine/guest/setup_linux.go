@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/inroot"
+	"github.com/seed46cd37a8/atoll/internal/trust"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
@@ -137,6 +138,9 @@ func (s *Setup) applySetup() error {
 			return err
 		}
 	}
+	if err := s.installTrust(newRoot); err != nil { // before the mounts, whose files are not the sandbox's
+		return err
+	}
 	for _, m := range s.Mounts {
 		if err := m.mountDir(); err != nil {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
@@ -222,6 +226,16 @@ func (s *Setup) writeFiles(dir string) error {
 		}
 	}
 	return nil
+}
+
+// installTrust makes programs in a root file system trust s.Trust.
+func (s *Setup) installTrust(dir string) error {
+	if len(s.Trust) == 0 {
+		return nil
+	}
+	vars, _, err := trust.Install(inroot.Files{Root: dir}, s.Trust, s.Config.Env)
+	s.Config.Env = append(vars, s.Config.Env...)
+	return err
 }
 
 // mountRoot assembles the root file system at newRoot.

@@ -35,7 +35,7 @@ func TestRebuild(t *testing.T) {
 	if err := atoll.WriteFile(ctx, made, "kept", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := atoll.Secret(ctx, l, made.ID())
+	raw, err := atoll.SecretOf(ctx, l, made.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestRebuild(t *testing.T) {
 	if st, err := sb.Status(ctx); err != nil || st.State != atoll.StateRunning || st.Spec.Labels["a"] != "b" || len(st.Spec.Env) != 0 {
 		t.Errorf("Status: %+v, %v", st, err)
 	}
-	if got, err := atoll.Secret(ctx, l, sb.ID()); got != raw || err != nil || !secret.Check(secretHash(t, p, sb.ID()), raw) {
+	if got, err := atoll.SecretOf(ctx, l, sb.ID()); got != raw || err != nil || !secret.Check(secretHash(t, p, sb.ID()), raw) {
 		t.Errorf("the secret has changed: %v", err)
 	}
 	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {

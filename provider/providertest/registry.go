@@ -68,7 +68,7 @@ var registryPromises = []promise{
 		if err := sb.Remove(h.newContext(t)); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		_, err := atoll.Secret(h.newContext(t), h.p, sb.ID())
+		_, err := atoll.SecretOf(h.newContext(t), h.p, sb.ID())
 		wantKind(t, "Secret of a removed sandbox", err, atoll.ErrNotFound)
 		sb = h.createSandbox(t, atoll.Spec{ID: sb.ID()})
 		if got := h.getSecret(t, sb); got != raw || !pass.Check(h.readSecretVar(t, sb), raw) {
@@ -85,7 +85,7 @@ var registryPromises = []promise{
 		h.skipWithoutSecrets(t)
 		sb := h.plainSandbox(t)
 		raw := h.getSecret(t, sb)
-		if got, err := atoll.Secret(h.newContext(t), h.reopenProvider(t), sb.ID()); got != raw || err != nil {
+		if got, err := atoll.SecretOf(h.newContext(t), h.reopenProvider(t), sb.ID()); got != raw || err != nil {
 			t.Errorf("after a restart the secret is %q, %v; want the same", got, err)
 		}
 	}},
@@ -111,7 +111,7 @@ var registryPromises = []promise{
 // skipWithoutSecrets skips the subtest unless the provider has secrets.
 func (h *harness) skipWithoutSecrets(t *testing.T) {
 	t.Helper()
-	_, err := atoll.Secret(h.newContext(t), h.p, atoll.NewID())
+	_, err := atoll.SecretOf(h.newContext(t), h.p, atoll.NewID())
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		t.Skip("the provider has no secrets")
 	}
@@ -121,7 +121,7 @@ func (h *harness) skipWithoutSecrets(t *testing.T) {
 // getSecret returns the sandbox's secret, or fails the test.
 func (h *harness) getSecret(t *testing.T, sb atoll.Sandbox) string {
 	t.Helper()
-	raw, err := atoll.Secret(h.newContext(t), h.p, sb.ID())
+	raw, err := atoll.SecretOf(h.newContext(t), h.p, sb.ID())
 	if err != nil || raw == "" {
 		t.Fatalf("Secret: %q, %v", raw, err)
 	}

@@ -1,6 +1,6 @@
 // Package secret authenticates callers to programs inside a sandbox.
 //
-// Each sandbox has its own secret, which atoll.Secret reads. Inside the sandbox there is only a salted
+// Each sandbox has its own secret, which atoll.SecretOf reads. Inside the sandbox there is only a salted
 // hash of it, in the environment variable atoll.SecretVar. A program that reads the hash cannot
 // compute the secret from it, and so cannot act as a caller from outside, in this sandbox or another.
 // A server inside wraps its handler:

@@ -24,7 +24,7 @@ func registryRoutes() []Route {
 }
 
 func (h *Handler) serveSecret(w http.ResponseWriter, r *http.Request) error {
-	raw, err := atoll.Secret(r.Context(), h.provider, r.PathValue("id"))
+	raw, err := atoll.SecretOf(r.Context(), h.provider, r.PathValue("id"))
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func TestSecretIsNotStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	want, err := atoll.Secret(t.Context(), p, sb.ID())
+	want, err := atoll.SecretOf(t.Context(), p, sb.ID())
 	if err != nil {
 		t.Fatal(err)
 	}

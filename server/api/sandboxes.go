@@ -25,7 +25,7 @@ func sandboxRoutes() []Route {
 			Method: "POST", Path: "/v1/sandboxes", Name: "createSandbox", Tag: "sandboxes", Summary: "Create and start a sandbox",
 			Doc: "The response follows when the sandbox runs. The server removes the sandbox if the client disconnects before. " +
 				"With the header `Prefer: return=minimal` the response has only the `id`.",
-			Body: jsonOf[atoll.Spec](), Status: http.StatusCreated, Reply: jsonOf[atoll.Status](), serve: (*Handler).serveCreate,
+			Body: jsonOf[wire.CreateRequest](), Status: http.StatusCreated, Reply: jsonOf[atoll.Status](), serve: (*Handler).serveCreate,
 		},
 		{
 			Method: "GET", Path: "/v1/sandboxes", Name: "listSandboxes", Tag: "sandboxes", Summary: "List sandboxes, oldest first",
@@ -85,11 +85,15 @@ func sandboxRoutes() []Route {
 }
 
 func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
-	var spec atoll.Spec
-	if err := h.decodeBody(w, r, &spec, true); err != nil {
+	var request wire.CreateRequest
+	if err := h.decodeBody(w, r, &request, true); err != nil {
 		return err
 	}
-	sb, err := h.provider.Create(r.Context(), &spec)
+	spec, err := request.Complete()
+	if err != nil {
+		return err
+	}
+	sb, err := h.provider.Create(r.Context(), spec)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func sessionRoutes() []Route {
 			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
 			Doc: "All sessions of a scope share one sandbox. The server creates it, starts it if it has stopped, or replaces it if it was removed; " +
 				"`opening` says which, and `note` tells about the previous sandbox.",
-			Body: jsonOf[session.Spec](), Reply: jsonOf[session.OpenResult](), serve: (*Handler).serveOpenSession,
+			Body: jsonOf[wire.OpenSessionRequest](), Reply: jsonOf[session.OpenResult](), serve: (*Handler).serveOpenSession,
 		},
 		{
 			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session and remove its sandbox",
@@ -51,8 +51,12 @@ func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error {
-	var spec session.Spec
-	if err := h.decodeBody(w, r, &spec, true); err != nil {
+	var request wire.OpenSessionRequest
+	if err := h.decodeBody(w, r, &request, true); err != nil {
+		return err
+	}
+	spec := request.Spec
+	if err := spec.Sandbox.SetSecretValues(request.SecretValues); err != nil {
 		return err
 	}
 	o, err := session.Open(r.Context(), h.provider, &spec)

@@ -14,9 +14,9 @@ import (
 const apartVar = "ATOLL_TEST_APART"
 
 // InOwnProcess is for tests that mount something, which other tests would take for a leak. It runs the test
-// again in a process with its own mount namespace, and returns true there. In the first process it
+// again in a process with its own mount namespace, and the further namespaces of the clone flags, and returns true there. In the first process it
 // returns false afterwards, and the test must return.
-func InOwnProcess(t *testing.T) bool {
+func InOwnProcess(t *testing.T, namespaces ...uintptr) bool {
 	t.Helper()
 	if os.Getenv(apartVar) == t.Name() {
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
@@ -28,6 +28,9 @@ func InOwnProcess(t *testing.T) bool {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
 	cmd.Env = append(os.Environ(), apartVar+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	for _, flag := range namespaces {
+		cmd.SysProcAttr.Cloneflags |= flag
+	}
 	out, err := cmd.CombinedOutput()
 	switch {
 	case errors.Is(err, syscall.EPERM):

@@ -101,6 +101,7 @@ func (p *Provider) newJob(rec *statedir.Record) *supervisor.Job {
 		Spec: st.Spec, Caps: st.Caps, Record: *rec,
 		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run, Mounts: p.jobMounts(st),
 	}
+	job.Secrets = p.readSecrets(rec)
 	job.Fail = p.plannedFailure()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
 	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)

@@ -19,6 +19,7 @@ var (
 		"Image": {Image: "x"}, "Pull": {Pull: atoll.PullAlways}, "Workspace": {Workspace: atoll.WorkspaceRef{Name: "x"}}, "Mounts": {Mounts: []atoll.Mount{{Target: "/x"}}},
 		"Network": {Network: atoll.Network{Mode: atoll.NetworkOn}}, "ReadOnlyRoot": {ReadOnlyRoot: true}, "Cache": {Cache: true},
 		"CachePaths": {CachePaths: []string{"x"}}, "NoStart": {NoStart: true}, "Snapshot": {Snapshot: "x"},
+		"Secrets":   {Network: atoll.Network{Mode: atoll.NetworkEgress}, Secrets: []atoll.Secret{{Name: "KEY"}}},
 		"Resources": {Resources: atoll.Resources{GPUs: "all"}}, "Ports": {Ports: []atoll.Port{{Port: 1, Publish: true}}},
 	}
 )

@@ -200,7 +200,11 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	if err := volume.CheckMounts(s); err != nil {
 		return nil, err
 	}
-	c := &creation{p: p, rec: &statedir.Record{Status: atoll.Status{
+	secrets, err := p.prepareSecrets(s)
+	if err != nil {
+		return nil, err
+	}
+	c := &creation{p: p, rec: &statedir.Record{Secrets: secrets, Status: atoll.Status{
 		ID: s.ID, Provider: p.opts.Info.Name, Spec: *s, State: atoll.StateCreating, Created: time.Now(), Caps: p.opts.Info.Caps,
 	}}}
 	defer p.stock.beginCreate(s)()

@@ -20,7 +20,7 @@ func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	}
 	var reply wire.IDReply
 	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, minimal: true, undoTimeout: wire.CreateGrace}
-	body, err := json.Marshal(spec)
+	body, err := json.Marshal(wire.NewCreateRequest(spec))
 	if err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
 	}

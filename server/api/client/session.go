@@ -20,7 +20,7 @@ func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session
 	if err := spec.Validate(); err != nil { // JSON would change invalid values before the server validates them
 		return o, err
 	}
-	err = c.callServer(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o, idempotent: true})
+	err = c.callServer(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: wire.NewOpenSessionRequest(spec), reply: &o, idempotent: true})
 	return o, err
 }
 

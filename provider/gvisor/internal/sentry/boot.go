@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/plan"
 	"github.com/seed46cd37a8/atoll/provider/internal/hostroot"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/sandboxnet"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
@@ -46,7 +47,7 @@ func (e *engine) Steps() []supervisor.Step {
 }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
-	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.NoteRefusal, e.sandbox.Log); err != nil {
+	if e.network, err = newNetwork(e.sandbox); err != nil {
 		return err
 	}
 	undo.Add(func() { _ = e.network.close() })
@@ -154,7 +155,12 @@ func (e *engine) prepareRoot() (string, error) {
 	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
-	return root, addSandboxFiles(root, e.etcFiles())
+	if err := addSandboxFiles(root, e.etcFiles()); err != nil {
+		return "", err
+	}
+	var err error
+	e.trustVars, err = sandboxnet.InstallTrust(e.sandbox, e.network.authority, sandboxnet.RootFiles{Root: root, Dir: filepath.Join(e.job.Run, "trust")})
+	return root, err
 }
 
 // layOutRoot makes the root file system at root, or below it, and then changes root.

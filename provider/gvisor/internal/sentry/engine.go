@@ -34,14 +34,15 @@ const logName = "sentry.log"
 
 // An engine implements supervisor.Engine over the sentry that this process owns.
 type engine struct {
-	sandbox *supervisor.Sandbox
-	job     *job
-	root    string // path of the sandbox's root file system
-	sentry  *sentry
-	guard   *memoryGuard
-	table   *process.Table
-	files   *sandboxFiles
-	network *network
+	sandbox   *supervisor.Sandbox
+	job       *job
+	root      string // path of the sandbox's root file system
+	sentry    *sentry
+	guard     *memoryGuard
+	table     *process.Table
+	files     *sandboxFiles
+	network   *network
+	trustVars []string // variables with which programs trust the gateway
 
 	children sync.Map // by id: the processes that the first one has started
 

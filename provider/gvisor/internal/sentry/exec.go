@@ -146,7 +146,7 @@ func (e *engine) buildEnv(cred userdb.User, id string, cmd *atoll.Command) []str
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	return process.Environ(env, e.job.Record.Env, e.job.Spec.Environ(), cmd.Env, []string{processEnv + "=" + id})
+	return process.Environ(env, e.trustVars, e.job.Record.Env, e.job.Spec.Environ(), cmd.Env, []string{processEnv + "=" + id})
 }
 
 func (e *engine) defaultUser() string {

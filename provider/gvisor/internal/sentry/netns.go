@@ -5,33 +5,36 @@ package sentry
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gateway"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/sandboxnet"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // A network is a sandbox's network namespace, and the gateway at the other end of its
 // interface, if it has one.
 type network struct {
-	path     string // path of the namespace, for gVisor
-	resolver string // address of the DNS server; "" for none
-	closers  []func() error
+	path      string             // path of the namespace, for gVisor
+	resolver  string             // address of the DNS server; "" for none
+	authority *gateway.Authority // that programs inside have to trust; nil for none
+	closers   []func() error
 }
 
-// newNetwork makes the network that the spec asks for. The network calls refused for what it refuses.
-func newNetwork(spec atoll.Network, refused func(atoll.Refusal), log *slog.Logger) (_ *network, err error) {
+// newNetwork makes the network that the sandbox asks for.
+func newNetwork(s *supervisor.Sandbox) (_ *network, err error) {
 	n := &network{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
 		}
 	}()
-	if spec.Mode == atoll.NetworkNone {
+	if s.Job.Spec.Network.Mode == atoll.NetworkNone {
 		ns, err := newNetns()
 		if err != nil {
 			return nil, err
@@ -40,16 +43,17 @@ func newNetwork(spec atoll.Network, refused func(atoll.Refusal), log *slog.Logge
 		n.path = fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
 		return n, nil
 	}
-	policy, err := usernet.NewPolicy(spec)
+	opts, err := sandboxnet.Options(s)
 	if err != nil {
 		return nil, err
 	}
+	n.authority = opts.Authority
 	ns, err := usernet.NewNamespace(usernet.NamespaceOptions{})
 	if err != nil {
 		return nil, err
 	}
 	n.closers = append(n.closers, ns.Close)
-	gateway, err := usernet.New(ns.Link(), usernet.Options{Policy: policy, Refused: refused, Log: log})
+	gateway, err := usernet.New(ns.Link(), opts)
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,9 @@ type Record struct {
 	// Removing, once set, means that the removal is in progress: there is no way back.
 	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
 
+	// Secrets are the values of the sandbox's secrets, by name, if the process that has the record knows them. No file has them.
+	Secrets map[string]string `json:"-"`
+
 	// Damaged says that the record could not be read, and this is all that is known. See
 	// Read.
 	Damaged bool `json:"-"`

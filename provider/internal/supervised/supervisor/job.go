@@ -29,6 +29,8 @@ type Job struct {
 	Ahead    bool   `json:"ahead,omitempty"`
 	Snapshot string `json:"snapshot,omitempty"` // directory that Engine.Snapshot wrote, to restore; "" for none
 
+	Secrets map[string]string `json:"secrets,omitempty"` // values of the secrets of Spec, by name; nothing else has them
+
 	Engine json.RawMessage `json:"engine,omitempty"` // additional data for the engine
 	Fail   string          `json:"fail,omitempty"`   // the name of the step that a test lets fail
 }

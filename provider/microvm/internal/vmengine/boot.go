@@ -21,6 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/sandboxnet"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 	"github.com/seed46cd37a8/atoll/server/api/client"
 )
@@ -383,8 +384,13 @@ func canceledContext() context.Context {
 func (e *engine) setUpGuest(ctx context.Context, _ *supervisor.Undo) error {
 	ctx, cancel := e.withAnswerTime(ctx, 0)
 	defer cancel()
+	setup := e.guestSetup()
+	var err error
+	if setup.Trust, err = sandboxnet.Certificate(e.job); err != nil {
+		return err
+	}
 	for {
-		_, err := e.sendOrder(ctx, "start", guest.Order{Setup: e.guestSetup()})
+		_, err := e.sendOrder(ctx, "start", guest.Order{Setup: setup})
 		if err == nil {
 			break
 		}
@@ -407,7 +413,6 @@ func (e *engine) setUpGuest(ctx context.Context, _ *supervisor.Undo) error {
 		}
 		return conn, nil
 	}
-	var err error
 	if e.client, err = client.New(ctx, client.Options{Info: &info, Dial: dial}); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/sandboxnet"
 )
 
 // hasNetwork reports whether the machine has a network.
@@ -42,11 +43,12 @@ func (e *engine) dialNetwork(ctx context.Context) (err error) {
 
 // serveNetwork serves the network of the spec to a link, which it owns.
 func (e *engine) serveNetwork(link io.ReadWriteCloser) (*usernet.Network, error) {
-	policy, err := usernet.NewPolicy(e.job.Spec.Network)
+	opts, err := sandboxnet.Options(e.box)
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
-	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.networkMTU(), Refused: e.box.NoteRefusal, Log: e.box.Log})
+	opts.MTU = e.networkMTU()
+	return usernet.New(link, opts)
 }
 
 // networkMTU returns the largest MTU that the machine's card takes.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/sandboxnet"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/landlock"
 	"github.com/seed46cd37a8/atoll/provider/native/internal/pid1"
@@ -76,7 +77,7 @@ func prepareParts() {
 }
 
 func (e *engine) makeNetwork(_ context.Context, undo *supervisor.Undo) (err error) {
-	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.NoteRefusal, e.sandbox.Log); err == nil {
+	if e.network, err = newNetwork(e.sandbox); err == nil {
 		undo.Add(func() { _ = e.network.closeNetwork() })
 	}
 	return err
@@ -104,7 +105,12 @@ func (e *engine) makeRoot(ctx context.Context, undo *supervisor.Undo) (err error
 	if e.disk, err = e.newDiskWatch(missing != nil); err != nil {
 		return err
 	}
-	return e.root.writeFiles(e.etcFiles())
+	if err := e.root.writeFiles(e.etcFiles()); err != nil {
+		return err
+	}
+	files := sandboxnet.RootFiles{Root: e.root.mergedPath(), Dir: filepath.Join(e.job.Run, "trust"), Act: e.ids.actInside}
+	e.trustVars, err = sandboxnet.InstallTrust(e.sandbox, e.network.authority, files)
+	return err
 }
 
 // etcFiles returns the files of /etc that describe the network from inside.

@@ -51,11 +51,12 @@ type engine struct {
 	table   *process.Table
 	files   *sandboxFiles
 
-	inside  *cgroup.Inside // the cgroup of the processes inside
-	ids     *ids
-	network *network
-	root    *root
-	disk    *diskWatch
+	inside    *cgroup.Inside // the cgroup of the processes inside
+	ids       *ids
+	network   *network
+	trustVars []string // variables with which programs trust the gateway
+	root      *root
+	disk      *diskWatch
 
 	init   *pid1.Init
 	pid    int           // of the first process, in this process's namespace

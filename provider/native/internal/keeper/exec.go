@@ -102,7 +102,7 @@ func (e *engine) newCommand(id string, cmd *atoll.Command) (*pid1.Command, error
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	env = process.Environ(env, e.job.Record.Env, e.job.Spec.Environ(), cmd.Env, []string{processEnv + "=" + id})
+	env = process.Environ(env, e.trustVars, e.job.Record.Env, e.job.Spec.Environ(), cmd.Env, []string{processEnv + "=" + id})
 	dir := cmd.Dir
 	if !path.IsAbs(dir) {
 		dir = path.Join(e.job.Spec.Workdir, dir)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/secretsource"
+)
+
+// addPolicy adds the lists of --policy to a spec.
+func (f *specFlags) addPolicy(s *atoll.Spec) error {
+	if f.policy == "" {
+		return nil
+	}
+	p, err := config.LoadPolicy(f.policy)
+	if err != nil {
+		return usageErrorf("%w", err)
+	}
+	s.Network.Allow = append(p.Allow, s.Network.Allow...)
+	s.Network.Deny = append(p.Deny, s.Network.Deny...)
+	s.Network.Rules, s.Secrets = p.Rules, p.Secrets
+	return nil
+}
+
+// addSecrets adds the secrets of --secret to a spec, and reads the values that only this process can read: those of its environment, and
+// for a server on another machine, whose address is url, those of files here.
+func (f *specFlags) addSecrets(s *atoll.Spec, env []string, url string) error {
+	for _, text := range f.secrets {
+		one, err := parseSecret(text)
+		if err != nil {
+			return err
+		}
+		s.Secrets = append(s.Secrets, one)
+	}
+	remote := url != "" && !strings.HasPrefix(url, "unix:")
+	for i := range s.Secrets {
+		if err := loadSecret(&s.Secrets[i], env, remote); err != nil {
+			return usageErrorf("secret %s: %w", s.Secrets[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// parseSecret parses a value of --secret.
+func parseSecret(text string) (s atoll.Secret, err error) {
+	at := strings.LastIndexByte(text, '@')
+	if at < 0 {
+		name, _, _ := strings.Cut(text, "=")
+		return s, usageErrorf("secret %s: name the hosts that get it, like API_KEY@api.example.com or API_KEY=file:/path@api.example.com", name)
+	}
+	name, source, ok := strings.Cut(text[:at], "=")
+	if !ok {
+		source = "env:" + name
+	}
+	if scheme, _, _ := strings.Cut(source, ":"); scheme != "env" && scheme != "file" {
+		return s, usageErrorf("secret %s: write where the value is, as env:VARIABLE or file:PATH, and not the value itself, which other users could see in the list of processes", name)
+	}
+	return atoll.Secret{Name: name, Source: source, Hosts: strings.Split(text[at+1:], ",")}, nil
+}
+
+// loadSecret reads the value of a secret from the environment env, and from a file if remote is set. The source is then nothing for the
+// server.
+func loadSecret(s *atoll.Secret, env []string, remote bool) error {
+	scheme, source, _ := strings.Cut(s.Source, ":")
+	switch {
+	case scheme == "env":
+		for _, kv := range env {
+			if v, ok := strings.CutPrefix(kv, source+"="); ok {
+				s.Value = atoll.SecretValue(v)
+			}
+		}
+		if s.Value == "" {
+			return usageErrorf("the variable %s is not set here, or empty", source)
+		}
+	case scheme == "file":
+		path, err := filepath.Abs(source)
+		if err != nil {
+			return err
+		}
+		s.Source = "file:" + path
+		value, err := secretsource.Read(s.Source)
+		if err != nil {
+			return err
+		}
+		if remote {
+			s.Value = value
+		}
+	}
+	if remote {
+		s.Source = ""
+	}
+	return nil
+}

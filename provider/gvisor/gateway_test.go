@@ -1,0 +1,20 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"testing"
+
+	"github.com/seed46cd37a8/atoll/internal/testing/testworld"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+func TestGateway(t *testing.T) {
+	needGVisor(t)
+	if world := testworld.Enter(t); world != nil {
+		p := openProvider(t).(*gvisor.Provider)
+		defer p.Close()
+		providertest.CheckGateway(t, p, world, optionsOf(p).Dir)
+	}
+}

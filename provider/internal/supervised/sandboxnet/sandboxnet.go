@@ -1,0 +1,82 @@
+// Package sandboxnet has what the networks of sandboxes with supervisors have in common: their policies, their secrets, and the
+// certificate authority of their gateways.
+package sandboxnet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/gateway"
+	"github.com/seed46cd37a8/atoll/internal/secretsource"
+	"github.com/seed46cd37a8/atoll/internal/trust"
+	"github.com/seed46cd37a8/atoll/internal/usernet"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
+)
+
+// Options returns the options of the network of a sandbox.
+func Options(s *supervisor.Sandbox) (opts usernet.Options, err error) {
+	spec := &s.Job.Spec
+	opts = usernet.Options{Refused: s.NoteRefusal, Log: s.Log, Value: func(name string) (string, error) { return readValue(s.Job, name) }}
+	if opts.Policy, err = usernet.NewPolicy(spec.Network, spec.Secrets...); err != nil {
+		return opts, err
+	}
+	opts.Authority, err = openAuthority(s.Job, opts.Policy)
+	return opts, err
+}
+
+// openAuthority returns the authority of the gateway, nil if the policy needs none.
+func openAuthority(job *supervisor.Job, policy *usernet.Policy) (*gateway.Authority, error) {
+	if !policy.NeedsAuthority() {
+		return nil, nil
+	}
+	return gateway.OpenAuthority(job.State)
+}
+
+// Certificate returns the certificate, in PEM, that programs in the sandbox have to trust; nil for none.
+func Certificate(job *supervisor.Job) ([]byte, error) {
+	if job.Spec.Network.Mode == atoll.NetworkNone {
+		return nil, nil
+	}
+	policy, err := usernet.NewPolicy(job.Spec.Network, job.Spec.Secrets...)
+	if err != nil {
+		return nil, err
+	}
+	authority, err := openAuthority(job, policy)
+	if authority == nil {
+		return nil, err
+	}
+	return authority.Certificate(), err
+}
+
+// InstallTrust makes the programs of a sandbox trust the authority, which may be nil, and returns the variables that they need for that.
+func InstallTrust(s *supervisor.Sandbox, authority *gateway.Authority, files trust.Files) (vars []string, err error) {
+	if authority == nil {
+		return nil, nil
+	}
+	env := slices.Concat(s.Job.Record.Env, s.Job.Spec.Environ())
+	vars, warnings, err := trust.Install(files, authority.Certificate(), env)
+	for _, text := range warnings {
+		s.Log.Warn("trust", "warning", text)
+	}
+	return vars, err
+}
+
+// readValue returns the value of a secret: that of the job, or what its file has now.
+func readValue(job *supervisor.Job, name string) (string, error) {
+	for _, s := range job.Spec.Secrets {
+		if s.Name != name {
+			continue
+		}
+		if value := job.Secrets[name]; value != "" {
+			return value, nil
+		}
+		if strings.HasPrefix(s.Source, "file:") {
+			value, err := secretsource.Read(s.Source)
+			return string(value), err
+		}
+		return "", fmt.Errorf("it came from the program that created the sandbox, and the sandbox has started again since: create the sandbox again, or use file:/path")
+	}
+	return "", atoll.Errorf("secret", name, atoll.ErrNotFound, "the sandbox has no such secret")
+}
