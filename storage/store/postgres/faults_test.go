@@ -52,6 +52,7 @@ func sqlAt(t testing.TB, url string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	server.config.ConnectTimeout = testenv.Scale(time.Minute) // while many programs start, the server answers late
 	db := stdlib.OpenDB(*server.config)
 	t.Cleanup(func() { db.Close() })
 	return db

@@ -12,8 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // ProgramEnv makes a test's binary run one of its programs instead: inside a sandbox,
@@ -86,10 +88,20 @@ func Children(t testing.TB, pid int) map[string]int {
 	found := map[string]int{}
 	for _, child := range ListProcesses(t) {
 		if ParentOf(child) == pid {
-			found[CommandLine(child)[0]] = child
+			found[awaitCommandLine(child)[0]] = child
 		}
 	}
 	return found
+}
+
+// awaitCommandLine returns the arguments of a process. A process that is just executing its program has none for a moment, although
+// the call that started it has returned.
+func awaitCommandLine(pid int) []string {
+	for end := time.Now().Add(testenv.Scale(time.Second)); ; time.Sleep(time.Millisecond) {
+		if args := CommandLine(pid); args[0] != "" || time.Now().After(end) {
+			return args
+		}
+	}
 }
 
 // ListProcesses returns the PIDs of all processes of the host.
