@@ -208,7 +208,16 @@ func TestEscapes(t *testing.T) {
 		"a network of the backend's": network(atoll.NetworkNamed, "bridge2"),
 		"what is refused by default": network(atoll.NetworkOn, "", "10.0.0.0/8"),
 		"an address":                 network(atoll.NetworkEgress, "", "10.1.2.3"),
-		"a name":                     network(atoll.NetworkEgress, "", "example.com"),
+		"an address with a port":     network(atoll.NetworkEgress, "", "10.1.2.3:443"),
+		"requests to a name":         network(atoll.NetworkEgress, "", "GET db.example.com/x"),
+		"a redirect":                 {Network: atoll.Network{Mode: atoll.NetworkEgress, Rules: []atoll.NetworkRule{{Match: "*.example.com", Redirect: "http://10.0.0.1"}}}},
+		"a variable of the server": {
+			Network: atoll.Network{Mode: atoll.NetworkEgress}, Secrets: []atoll.Secret{{Name: "KEY", Hosts: []string{"a.example"}, Source: "env:HOME"}},
+		},
+		"a file of the server": {
+			Network: atoll.Network{Mode: atoll.NetworkEgress}, Secrets: []atoll.Secret{{Name: "KEY", Hosts: []string{"a.example"}, Source: "file:/etc/shadow"}},
+		},
+		"a name": network(atoll.NetworkEgress, "", "example.com"),
 	} {
 		_, err := p.Create(ctx, &spec)
 		wantKind(t, what, err, atoll.ErrDenied)
@@ -231,6 +240,11 @@ func TestEscapes(t *testing.T) {
 	spec := network(atoll.NetworkEgress, "", "*.example.com")
 	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
 		t.Errorf("a wildcard: %v", err)
+	}
+	spec = network(atoll.NetworkEgress, "", "npm", "GET *.example.com/x")
+	spec.Secrets = []atoll.Secret{{Name: "KEY", Hosts: []string{"a.example"}, Value: "x"}}
+	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
+		t.Errorf("a set, requests to a wildcard, and a value: %v", err)
 	}
 	spec = atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true}}}
 	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
