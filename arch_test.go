@@ -930,7 +930,7 @@ var dependencies = map[string]struct {
 	"golang.org/x/mod":                        {"versions of releases", []string{"cmd/atoll"}},
 	"golang.org/x/net":                        {"host names in DNS form, names of headers, and reading HTML", []string{"internal/egress", "packaging/site"}},
 	"golang.org/x/time/rate":                  {"limits of requests and bytes", []string{"internal/egress", "internal/gateway"}},
-	"golang.org/x/sync":                       {"groups of goroutines, and calls that callers share", []string{"bench", "layer/authz", "machine/image", "provider/kubernetes", "storage/filesync"}},
+	"golang.org/x/sync":                       {"groups of goroutines, and calls that callers share", []string{"bench", "internal/gateway", "layer/authz", "machine/image", "provider/kubernetes", "storage/filesync"}},
 	"golang.org/x/tools":                      {"types of packages for other systems", []string{"internal/testing/check"}},
 	"golang.org/x/term":                       {"raw mode of terminals", []string{"cmd/atoll"}},
 	"golang.org/x/sys":                        {"system calls that package syscall lacks", nil},
@@ -1259,7 +1259,7 @@ func abilityMethods(all []source) map[string][]string {
 
 // sandboxAbilities are the abilities of sandboxes, processes and files.
 var sandboxAbilities = []string{
-	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.Refuser", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
+	"atoll.Filer", "atoll.Dialer", "atoll.Pauser", "atoll.Extender", "atoll.Snapshotter", "atoll.Meter", "atoll.Refuser", "atoll.NetworkLogger", "atoll.NetworkUpdater", "atoll.ProcessLister", "atoll.Resizer", "atoll.SubFS",
 }
 
 // As skips a layer that lacks an ability, so the layers that must see all calls on a provider

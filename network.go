@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,6 +205,9 @@ func (s *Spec) validateNetwork() error {
 // minPlaceholder is the length in bytes of the shortest placeholder: a shorter one could be in a request by chance.
 const minPlaceholder = 16
 
+// maxSecretValue is the length in bytes of the longest value of a secret.
+const maxSecretValue = 64 << 10
+
 // validateSecrets checks what of the secrets does not depend on the provider.
 func (s *Spec) validateSecrets() error {
 	taken := map[string]bool{}
@@ -228,6 +232,8 @@ func (s *Spec) validateSecrets() error {
 			return fmt.Errorf("secret %s: source %q: the path must be absolute", one.Name, one.Source)
 		case strings.ContainsFunc(string(one.Value), func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
 			return fmt.Errorf("secret %s: the value must be one line of text", one.Name)
+		case len(one.Value) > maxSecretValue:
+			return fmt.Errorf("secret %s: the value is longer than %d bytes", one.Name, maxSecretValue)
 		case one.Placeholder != "" && (len(one.Placeholder) < minPlaceholder || strings.ContainsFunc(one.Placeholder, func(r rune) bool { return r <= ' ' || r >= 0x7f })):
 			return fmt.Errorf("secret %s: a placeholder needs at least %d characters of ASCII without spaces", one.Name, minPlaceholder)
 		}
@@ -305,8 +311,9 @@ type Refusal struct {
 	Host     string    `json:"host,omitempty"`
 	Address  string    `json:"address,omitempty"` // the IP address; "" if the name was refused
 	Port     int       `json:"port,omitempty"`    // 0 if the name was refused
-	Protocol string    `json:"protocol"`          // "tcp", "udp", "dns" if the name was refused, or "tls" or "http" if Host was refused at an open address
+	Protocol string    `json:"protocol"`          // "tcp", "udp", "dns" if the name was refused, or "tls", "http" or "https" if Host was refused at an open address
 	Reason   string    `json:"reason"`            // a phrase, with the way to allow it if there is one
+	Opens    string    `json:"opens,omitempty"`   // the entry of Network.Allow that would open it; "" if none would
 	Count    int64     `json:"count"`             // how often
 	First    time.Time `json:"first"`             // when it was refused for the first time
 	Last     time.Time `json:"last"`              // when it was refused for the last time
@@ -334,6 +341,16 @@ func (r Refusals) Within(d time.Duration) []Refusal {
 	return slices.DeleteFunc(slices.Clone(r.List), func(one Refusal) bool { return one.Last.Before(r.Time.Add(-d)) })
 }
 
+// OpensOf returns the entries of Network.Allow that would open what was refused, each once.
+func OpensOf(list []Refusal) (entries []string) {
+	for _, r := range list {
+		if r.Opens != "" && !slices.Contains(entries, r.Opens) {
+			entries = append(entries, r.Opens)
+		}
+	}
+	return entries
+}
+
 // Same reports whether r and other differ at most in their counts and times.
 func (r Refusal) Same(other Refusal) bool {
 	other.Count, other.First, other.Last = r.Count, r.First, r.Last
@@ -347,4 +364,154 @@ func RefusalsOf(ctx context.Context, sb Sandbox) (Refusals, error) {
 		return r.Refusals(ctx)
 	}
 	return Refusals{}, E("refusals", sb.ID(), ErrUnsupported, nil)
+}
+
+// A NetworkVerdict says what a network did with a name, a connection or a request.
+type NetworkVerdict string
+
+// The verdicts.
+const (
+	NetworkAllowed NetworkVerdict = "allowed"
+	NetworkRefused NetworkVerdict = "refused" // by the policy of the sandbox, or by a limit
+	NetworkFailed  NetworkVerdict = "failed"  // allowed, but the server did not answer
+)
+
+// A NetworkEvent is a decision of the network of a sandbox about a name, a connection or a request of HTTP.
+type NetworkEvent struct {
+	ID   int64     `json:"id"`   // its number in the log, from 1
+	Time time.Time `json:"time"` // when it was refused, or had ended
+	// Protocol is "dns" for a name, "tcp", "tls" or "udp" for a connection, and "http" or "https" for a request.
+	Protocol string         `json:"protocol"`
+	Host     string         `json:"host,omitempty"`     // like Refusal.Host
+	Address  string         `json:"address,omitempty"`  // the IP address; "" for a name
+	Port     int            `json:"port,omitempty"`     // 0 for a name
+	Method   string         `json:"method,omitempty"`   // of the request
+	Path     string         `json:"path,omitempty"`     // of the request, decoded and cut to 200 bytes, without the query
+	Verdict  NetworkVerdict `json:"verdict"`            // "allowed", "refused" or "failed"
+	Rule     string         `json:"rule,omitempty"`     // the entry of Allow or Deny, the rule or the secret that decided; "" for the mode
+	Reason   string         `json:"reason,omitempty"`   // why it was refused or failed, as a phrase
+	Opens    string         `json:"opens,omitempty"`    // like Refusal.Opens
+	Status   int            `json:"status,omitempty"`   // of the response
+	Sent     Bytes          `json:"sent,omitzero"`      // by the sandbox; of a request, its body
+	Received Bytes          `json:"received,omitzero"`  // by the sandbox; of a response, its body
+	Duration Duration       `json:"duration,omitempty"` // until its end
+}
+
+// Target returns the host or else the address, with the port if there is one.
+func (e *NetworkEvent) Target() string {
+	host := cmp.Or(e.Host, e.Address)
+	if e.Port == 0 {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(e.Port))
+}
+
+// Refusal returns the event as a Refusal without a count and times, and whether it is one.
+func (e *NetworkEvent) Refusal() (r Refusal, ok bool) {
+	r = Refusal{Host: e.Host, Address: e.Address, Port: e.Port, Protocol: e.Protocol, Reason: e.Reason, Opens: e.Opens}
+	return r, e.Verdict == NetworkRefused
+}
+
+// A NetworkLog is a part of what the network of a sandbox decided since the creation of the sandbox, also before a stop.
+type NetworkLog struct {
+	NoNetwork bool           `json:"no_network,omitempty"` // the sandbox has no network, so there are no decisions
+	Events    []NetworkEvent `json:"events"`               // at most MaxNetworkEvents, the oldest first
+	First     int64          `json:"first"`                // the number of the oldest event that the log retains, or would be
+	Last      int64          `json:"last"`                 // the number of the latest event; 0 if there are none
+	Allowed   int64          `json:"allowed"`              // number of all events that were allowed, or failed
+	Refused   int64          `json:"refused"`              // number of all events that were refused
+	Sent      Bytes          `json:"sent"`                 // by the sandbox, in all events
+	Received  Bytes          `json:"received"`             // by the sandbox, in all events
+}
+
+// MaxNetworkEvents is the maximum length of NetworkLog.Events.
+const MaxNetworkEvents = 1000
+
+// AllowCommand returns the command line that adds entries to Network.Allow of a sandbox.
+func AllowCommand(sandbox string, entries ...string) string {
+	line := "atoll net allow " + sandbox
+	for _, e := range entries {
+		if strings.ContainsFunc(e, func(r rune) bool { return r < '+' || strings.ContainsRune(";<>?[\\]^`{|}~", r) }) {
+			e = "'" + strings.ReplaceAll(e, "'", `'\''`) + "'"
+		}
+		line += " " + e
+	}
+	return line
+}
+
+// A NetworkLogger is a Sandbox with Caps.NetworkLog.
+type NetworkLogger interface {
+	NetworkLog(ctx context.Context, after int64, wait time.Duration) (NetworkLog, error)
+}
+
+// NetworkLogOf returns the oldest events of the network after the one with the number after, which is 0 for all that the log retains.
+// If there are none yet, it waits for one, for at most wait. It works for stopped sandboxes, too, without waiting. Events of
+// the last second are lost if the sandbox is killed. Kinds: ErrUnsupported, ErrNotFound.
+func NetworkLogOf(ctx context.Context, sb Sandbox, after int64, wait time.Duration) (NetworkLog, error) {
+	if l, ok := As[NetworkLogger](sb); ok {
+		return l.NetworkLog(ctx, after, wait)
+	}
+	return NetworkLog{}, E("network log", sb.ID(), ErrUnsupported, nil)
+}
+
+// A NetworkChange changes the network policy of a sandbox.
+type NetworkChange struct {
+	// Network replaces Spec.Network. The mode can change from on to egress and back, and must otherwise be the same.
+	Network Network `json:"network"`
+	// Previous is the policy that the sandbox must have before. Nil means any.
+	Previous *Network `json:"previous,omitempty"`
+}
+
+// A NetworkUpdater is a Sandbox with Caps.NetworkUpdate.
+type NetworkUpdater interface {
+	UpdateNetwork(ctx context.Context, change NetworkChange) error
+}
+
+// UpdateNetwork changes the network policy of the sandbox, at once if it runs, and for later starts. It resets the connections
+// that the new policy refuses. The certificate that rules for requests need comes into a sandbox at its start: if it has none,
+// UpdateNetwork refuses such rules while the sandbox runs. Kinds: ErrUnsupported, ErrNotFound, ErrInvalid, ErrConflict (the policy is
+// not Previous).
+func UpdateNetwork(ctx context.Context, sb Sandbox, change NetworkChange) error {
+	if u, ok := As[NetworkUpdater](sb); ok {
+		return u.UpdateNetwork(ctx, change)
+	}
+	return E("network", sb.ID(), ErrUnsupported, nil)
+}
+
+// WithNetwork returns the status after UpdateNetwork, or why the change is not possible.
+func (s Status) WithNetwork(change NetworkChange) (Status, error) {
+	before, after := s.Spec.Network, change.Network
+	refuse := func(format string, args ...any) (Status, error) {
+		return s, Errorf("network", s.ID, ErrInvalid, format, args...)
+	}
+	isFiltered := func(n *Network) bool { return n.Mode == NetworkOn || n.Mode == NetworkEgress }
+	switch {
+	case change.Previous != nil && !before.Equal(change.Previous):
+		return s, Errorf("network", s.ID, ErrConflict, "the policy has changed since it was read: read it again")
+	case !isFiltered(&before):
+		return refuse("the sandbox was created with network mode %s, which has no policy: create another with --allow", cmp.Or(before.Mode, NetworkNone))
+	case !isFiltered(&after):
+		return refuse("network mode %s: a sandbox can change between on and egress only", cmp.Or(after.Mode, NetworkNone))
+	case after.Name != "":
+		return refuse("network name %q: needs mode named", after.Name)
+	}
+	wanted := Spec{Name: s.Spec.Name, Network: after, Secrets: s.Spec.Secrets}
+	if err := wanted.CheckCaps(s.Provider, s.Caps, nil); err != nil {
+		return s, err
+	}
+	s = s.Clone()
+	s.Spec.Network = wanted.Clone().Network
+	return s, nil
+}
+
+// Equal reports whether two policies are the same. The order of Allow and Deny does not matter.
+func (n *Network) Equal(other *Network) bool {
+	a, b := *n, *other
+	for _, x := range []*Network{&a, &b} {
+		x.Allow, x.Deny = slices.Sorted(slices.Values(x.Allow)), slices.Sorted(slices.Values(x.Deny))
+		if len(x.Rules) == 0 {
+			x.Rules = nil
+		}
+	}
+	return reflect.DeepEqual(a, b)
 }

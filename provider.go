@@ -82,44 +82,46 @@ const (
 // Caps lists what the sandboxes of a provider can do. The conformance suite fails if a true field
 // does not work, or if a false one does.
 type Caps struct {
-	Restart      bool       `json:"restart"`        // a stopped sandbox can start again; Durable describes the files it then has
-	Durable      Durability `json:"durable"`        // "none" without Restart
-	Survives     bool       `json:"survives"`       // sandboxes outlive the process that created them
-	Reattach     bool       `json:"reattach"`       // after that, Process finds earlier processes of Exec, and time limits still apply
-	ExitSignal   bool       `json:"exit_signal"`    // Exit.Signal
-	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
-	Extend       bool       `json:"extend"`         // Extender
-	TTY          bool       `json:"tty"`            // Command.TTY
-	Files        bool       `json:"files"`          // Filer, whose FS is a SubFS and an Editor
-	Dial         bool       `json:"dial"`           // Dialer
-	Pause        bool       `json:"pause"`          // Pauser
-	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
-	DurableExec  bool       `json:"durable_exec"`   // Command.Durable
-	Usage        bool       `json:"usage"`          // Meter
-	Images       bool       `json:"images"`         // Spec.Image names an OCI image
-	ImageStore   bool       `json:"image_store"`    // ImageStore: fetched images can be listed and removed
-	Users        bool       `json:"users"`          // users other than the default one
-	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
-	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
-	VolumeLocks  bool       `json:"volume_locks"`   // file locks on a volume exclude other sandboxes that mount it
-	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace; see package layer/workspace
-	Sessions     bool       `json:"sessions"`       // sessions; see package layer/session
-	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs
-	ReadOnlyRoot bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
-	MemoryLimit  bool       `json:"memory_limit"`   // Resources.Memory
-	CPULimit     bool       `json:"cpu_limit"`      // Resources.CPUs
-	ProcessLimit bool       `json:"process_limit"`  // Resources.Processes
-	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
-	DiskWatch    bool       `json:"disk_watch"`     // Resources.Disk without DiskLimit: programs that write more are ended
-	NetworkNone  bool       `json:"network_none"`   // the provider enforces the absence of a network
-	NetworkOn    bool       `json:"network_on"`     // a network without restrictions
-	Egress       bool       `json:"egress"`         // NetworkEgress
-	NetworkNamed bool       `json:"network_named"`  // networks of the backend
-	Gateway      bool       `json:"gateway"`        // Network.Deny, Network.Rules, Spec.Secrets, and entries of Network.Allow with ports, methods and paths
-	Refusals     bool       `json:"refusals"`       // Refuser
-	Publish      bool       `json:"publish"`        // Port.Publish
-	Cache        bool       `json:"cache"`          // Spec.Cache
-	GPU          bool       `json:"gpu"`            // Resources.GPUs, if the machine has GPUs
+	Restart       bool       `json:"restart"`        // a stopped sandbox can start again; Durable describes the files it then has
+	Durable       Durability `json:"durable"`        // "none" without Restart
+	Survives      bool       `json:"survives"`       // sandboxes outlive the process that created them
+	Reattach      bool       `json:"reattach"`       // after that, Process finds earlier processes of Exec, and time limits still apply
+	ExitSignal    bool       `json:"exit_signal"`    // Exit.Signal
+	IdleStop      bool       `json:"idle_stop"`      // Spec.IdleStop
+	Extend        bool       `json:"extend"`         // Extender
+	TTY           bool       `json:"tty"`            // Command.TTY
+	Files         bool       `json:"files"`          // Filer, whose FS is a SubFS and an Editor
+	Dial          bool       `json:"dial"`           // Dialer
+	Pause         bool       `json:"pause"`          // Pauser
+	Snapshot      bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
+	DurableExec   bool       `json:"durable_exec"`   // Command.Durable
+	Usage         bool       `json:"usage"`          // Meter
+	Images        bool       `json:"images"`         // Spec.Image names an OCI image
+	ImageStore    bool       `json:"image_store"`    // ImageStore: fetched images can be listed and removed
+	Users         bool       `json:"users"`          // users other than the default one
+	BindMounts    bool       `json:"bind_mounts"`    // Mount of type bind
+	Volumes       bool       `json:"volumes"`        // data volumes and Mount of type volume
+	VolumeLocks   bool       `json:"volume_locks"`   // file locks on a volume exclude other sandboxes that mount it
+	Workspaces    bool       `json:"workspaces"`     // Spec.Workspace; see package layer/workspace
+	Sessions      bool       `json:"sessions"`       // sessions; see package layer/session
+	Tmpfs         bool       `json:"tmpfs"`          // Mount of type tmpfs
+	ReadOnlyRoot  bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
+	MemoryLimit   bool       `json:"memory_limit"`   // Resources.Memory
+	CPULimit      bool       `json:"cpu_limit"`      // Resources.CPUs
+	ProcessLimit  bool       `json:"process_limit"`  // Resources.Processes
+	DiskLimit     bool       `json:"disk_limit"`     // Resources.Disk
+	DiskWatch     bool       `json:"disk_watch"`     // Resources.Disk without DiskLimit: programs that write more are ended
+	NetworkNone   bool       `json:"network_none"`   // the provider enforces the absence of a network
+	NetworkOn     bool       `json:"network_on"`     // a network without restrictions
+	Egress        bool       `json:"egress"`         // NetworkEgress
+	NetworkNamed  bool       `json:"network_named"`  // networks of the backend
+	Gateway       bool       `json:"gateway"`        // Network.Deny, Network.Rules, Spec.Secrets, and entries of Network.Allow with ports, methods and paths
+	Refusals      bool       `json:"refusals"`       // Refuser
+	NetworkLog    bool       `json:"network_log"`    // NetworkLogger
+	NetworkUpdate bool       `json:"network_update"` // NetworkUpdater
+	Publish       bool       `json:"publish"`        // Port.Publish
+	Cache         bool       `json:"cache"`          // Spec.Cache
+	GPU           bool       `json:"gpu"`            // Resources.GPUs, if the machine has GPUs
 }
 
 // State is the state of a sandbox. The transitions are:

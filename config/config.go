@@ -44,7 +44,9 @@ type Config struct {
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders has entries of the form "PROJECT=PROVIDER".
 	ProjectProviders []string `yaml:"project_providers" doc:"providers of the sandboxes of a project that name none: PROJECT=PROVIDER"`
-	URL              string   `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
+	// ProjectAllow has entries of the form "PROJECT=ENTRY".
+	ProjectAllow []string `yaml:"project_allow" doc:"what new sandboxes of a project with a list of allowed hosts reach, too: PROJECT=ENTRY, with an entry as for --allow; atoll net ask adds some"`
+	URL          string   `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; for several that share a store, a list separated by commas"`
 	// Context is the name of one of Contexts, or DefaultContext.
 	Context   string              `yaml:"context" doc:"context to use, the name of a server in contexts; default means none: url, or else this machine"`
 	Contexts  map[string]*Context `yaml:"contexts"`

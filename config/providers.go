@@ -36,6 +36,16 @@ func (c *Config) ProviderOf(project string) string {
 	return ""
 }
 
+// AllowOf returns what all sandboxes of a project with a list of allowed hosts reach.
+func (c *Config) AllowOf(project string) (entries []string) {
+	for _, text := range c.ProjectAllow {
+		if of, entry, ok := strings.Cut(text, "="); ok && of == project {
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}
+
 // ParseProjectProviders returns the providers of projects.
 func (c *Config) ParseProjectProviders() (map[string]string, error) {
 	projects := map[string]string{}

@@ -22,6 +22,8 @@ type Ran struct {
 	// Refused lists what the network refused while a command ran that failed, as far as the provider
 	// knows it.
 	Refused []atoll.Refusal `json:"refused,omitempty"`
+	// Allow is the command line by which a user of Atoll opens what was refused; "" if nothing does.
+	Allow string `json:"allow,omitempty"`
 	// NoNetwork reports that a command failed in a sandbox that has no network.
 	NoNetwork bool `json:"no_network,omitempty"`
 }
@@ -63,6 +65,9 @@ func (r *Ran) findRefusals(ctx context.Context, sb atoll.Sandbox, began time.Tim
 	defer cancel()
 	if all, err := atoll.RefusalsOf(ctx, sb); err == nil { // a result without them is a result, too
 		r.Refused, r.NoNetwork = all.Within(time.Since(began)), all.NoNetwork
+		if entries := atoll.OpensOf(r.Refused); len(entries) > 0 {
+			r.Allow = atoll.AllowCommand(sb.ID(), entries...)
+		}
 	}
 }
 

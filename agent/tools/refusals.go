@@ -28,7 +28,11 @@ func refusalNote(r *jobs.Ran) string {
 	if more > 0 {
 		note += fmt.Sprintf("; and %d others", more)
 	}
-	return note + ". Trying again does not help."
+	note += ". Trying again does not help."
+	if r.Allow != "" && len(r.Refused) <= maxRefused {
+		note += " If you need it, ask your user to run: " + r.Allow
+	}
+	return note
 }
 
 // networkErrors are the messages of C libraries, Node.js, Go and pip, in lower case, for a name that does

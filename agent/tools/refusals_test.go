@@ -25,6 +25,7 @@ func TestRefusalNote(t *testing.T) {
 		"nothing refused":  {jobs.Ran{}, ""},
 		"a name":           {jobs.Ran{Refused: []atoll.Refusal{name}}, "The network refused example.com: not in --allow. Trying again does not help."},
 		"an address":       {jobs.Ran{Refused: []atoll.Refusal{name, address}}, "mirror.corp:443: resolves to 10.1.2.3, a private address: --allow 10.1.2.3 opens it."},
+		"a way to open it": {jobs.Ran{Refused: []atoll.Refusal{name}, Allow: "atoll net allow web example.com"}, "help. If you need it, ask your user to run: atoll net allow web example.com"},
 		"many":             {jobs.Ran{Refused: many}, "; and 2 others."},
 		"no network, curl": {failed("curl: (6) Could not resolve host: example.com"), "The sandbox has no network"},
 		"no network, node": {failed("npm ERR! getaddrinfo EAI_AGAIN registry.npmjs.org"), "The sandbox has no network"},

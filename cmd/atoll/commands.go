@@ -32,6 +32,7 @@ var commands = []command{
 	{"stats", groupLife, newStats},
 	{"watch", groupLife, newWatch},
 	{"wait", groupLife, newWait},
+	{"net", groupLife, newNet},
 	{"secret", groupLife, newSecret},
 	{"reconcile", groupLife, newReconcile},
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -123,7 +124,7 @@ func (f *execFlags) runAttended(s *console, c *connection, ref string) (id strin
 		return p.ID(), exit, err
 	}
 	if err == nil {
-		s.reportRefusals(sb, began, exit)
+		s.reportRefusals(sb, cmp.Or(st.Spec.Name, st.ID), began, exit)
 	}
 	return sb.ID(), exit, err
 }

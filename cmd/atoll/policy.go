@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -92,4 +93,9 @@ func loadSecret(s *atoll.Secret, env []string, remote bool) error {
 		s.Source = ""
 	}
 	return nil
+}
+
+// withoutEntries returns a list without some entries.
+func withoutEntries(list, entries []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return slices.Contains(entries, e) })
 }

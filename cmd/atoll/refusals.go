@@ -14,9 +14,10 @@ const (
 	reportTimeout = 2 * time.Second
 )
 
-// reportRefusals prints what the network refused while a command ran that failed. It prints nothing if
+// reportRefusals prints what the network refused while a command ran that failed, and how to allow it in a sandbox with a name, "" for one
+// that has gone. It prints nothing if
 // the provider does not know that.
-func (s *console) reportRefusals(sb atoll.Sandbox, began time.Time, exit atoll.Exit) {
+func (s *console) reportRefusals(sb atoll.Sandbox, name string, began time.Time, exit atoll.Exit) {
 	if exit.Success() {
 		return
 	}
@@ -32,6 +33,9 @@ func (s *console) reportRefusals(sb atoll.Sandbox, began time.Time, exit atoll.E
 		s.app.printMessage("the network refused %s", r)
 	}
 	if more > 0 {
-		s.app.printMessage("the network refused %d others: atoll inspect lists them", more)
+		s.app.printMessage("the network refused %d others: atoll net log lists them", more)
+	}
+	if entries := atoll.OpensOf(list[more:]); len(entries) > 0 && name != "" {
+		s.app.printMessage("to allow it: %s", atoll.AllowCommand(name, entries...))
 	}
 }

@@ -193,7 +193,7 @@ func (f *runFlags) runAttended(s *console, c *connection, spec *atoll.Spec) (exi
 		exit, err = f.followMain(s, sb)
 	}
 	if err == nil {
-		s.reportRefusals(sb, began, exit)
+		s.reportRefusals(sb, "", began, exit)
 	}
 	return exit, sb.ID(), err
 }

@@ -89,6 +89,9 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 	if err := f.setNetwork(&s); err != nil {
 		return nil, err
 	}
+	if s.Network.Mode == atoll.NetworkEgress {
+		s.Network.Allow = append(s.Network.Allow, withoutEntries(cfg.AllowOf(requestProject(cfg)), s.Network.Allow)...)
+	}
 	if err := f.refusePublish(s.Network); err != nil {
 		return nil, err
 	}

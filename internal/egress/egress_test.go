@@ -68,6 +68,7 @@ func TestParseErrors(t *testing.T) {
 		"example.com/a%20b":       "write the path as it is read",
 		"example.com/a b":         "list of methods",
 		"GET example.com/a b":     "leave out spaces",
+		"example.com/\xc0":        "bytes that are no text",
 		"example.com/a/../b":      "did you mean /b",
 		"example.com//a":          "did you mean /a",
 		"npm pypi":                "list of methods",
@@ -164,11 +165,11 @@ func TestRequests(t *testing.T) {
 		other := "POST example.com/never" // so that the host is listed for some requests
 		q := newRequest(t, tt.request, nil)
 		allow := mustRules(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{tt.entry, other}})
-		if reason := allow.CheckRequest(q); (reason == "") != tt.allowed {
+		if _, reason := allow.CheckRequest(q); (reason == "") != tt.allowed {
 			t.Errorf("allow %q: %s: got %q", tt.entry, tt.request, reason)
 		}
 		deny := mustRules(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"example.com"}, Deny: []string{tt.entry}})
-		if reason := deny.CheckRequest(q); (reason != "") != tt.denied {
+		if _, reason := deny.CheckRequest(q); (reason != "") != tt.denied {
 			t.Errorf("deny %q: %s: got %q", tt.entry, tt.request, reason)
 		}
 	}
@@ -178,10 +179,10 @@ func TestRequests(t *testing.T) {
 func TestMethodOverride(t *testing.T) {
 	for _, name := range []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"} {
 		q := newRequest(t, "POST /a", http.Header{name: {"delete"}})
-		if reason := mustRules(t, atoll.Network{Allow: []string{"POST example.com"}}).CheckRequest(q); reason == "" {
+		if _, reason := mustRules(t, atoll.Network{Allow: []string{"POST example.com"}}).CheckRequest(q); reason == "" {
 			t.Errorf("%s passes with --allow POST", name)
 		}
-		if reason := mustRules(t, atoll.Network{Allow: []string{"example.com"}, Deny: []string{"DELETE example.com"}}).CheckRequest(q); reason == "" {
+		if _, reason := mustRules(t, atoll.Network{Allow: []string{"example.com"}, Deny: []string{"DELETE example.com"}}).CheckRequest(q); reason == "" {
 			t.Errorf("%s passes with --deny DELETE", name)
 		}
 	}
@@ -214,10 +215,10 @@ func TestHosts(t *testing.T) {
 		{"d.example", 443, ByName, true, false, true},
 		{"e.example", 443, ByName, true, false, true},
 		{"e.example", 80, ByName, false, false, true},
-		{"s.example", 443, ByWildcard, false, false, true},
-		{"u.t.example", 8443, ByWildcard, false, false, true},
+		{"s.example", 443, ByOthers, false, false, true},
+		{"u.t.example", 8443, ByOthers, false, false, true},
 		{"u.t.example", 443, Unlisted, false, false, false},
-		{"registry.npmjs.org", 443, ByWildcard, false, false, false},
+		{"registry.npmjs.org", 443, ByOthers, false, false, false},
 	} {
 		trust, partly := r.Allowed(tt.host, tt.port)
 		if denied := r.DeniedHost(tt.host, tt.port) != ""; trust != tt.trust || partly != tt.partly || denied != tt.denied {
@@ -247,20 +248,21 @@ func TestHosts(t *testing.T) {
 func TestRuleErrors(t *testing.T) {
 	secret := atoll.Secret{Name: "KEY", Hosts: []string{"*.example.com"}}
 	for hint, rule := range map[string]atoll.NetworkRule{
-		"use the name of a host":             {Match: "10.0.0.1"},
-		"neither a host":                     {Match: "", Deny: true},
-		"not the name of a header":           {Match: "a.example.com", Headers: map[string]string{"a b": "c"}},
-		"not a header with a value":          {Match: "a.example.com", SetHeaders: map[string]string{"A": "b\nc"}},
-		"belongs to the connection":          {Match: "a.example.com", SetHeaders: map[string]string{"host": "b"}},
-		"USER:PASSWORD":                      {Match: "a.example.com", BasicAuth: "x"},
-		"must not be negative":               {Match: "a.example.com", RequestsPerMinute: -1},
-		"https://mirror.example.com/path":    {Match: "a.example.com", Redirect: "mirror.example.com"},
-		"could not get in":                   {Match: "a.example.com", Pass: true},
-		"pass is for a whole host":           {Match: "GET b.example", Pass: true},
-		"${OTHER}: there is no secret":       {Match: "a.example.com", SetHeaders: map[string]string{"A": "${OTHER}"}},
-		"${KEY}: there is no secret of this": {Match: "example.org", BasicAuth: "me:${KEY}"},
+		"use the name of a host":              {Match: "10.0.0.1"},
+		"neither a host":                      {Match: "", Deny: true},
+		"not the name of a header":            {Match: "a.example.com", Headers: map[string]string{"a b": "c"}},
+		"not a header with a value":           {Match: "a.example.com", SetHeaders: map[string]string{"A": "b\nc"}},
+		"belongs to the connection":           {Match: "a.example.com", SetHeaders: map[string]string{"host": "b"}},
+		"USER:PASSWORD":                       {Match: "a.example.com", BasicAuth: "x"},
+		"must not be negative":                {Match: "a.example.com", RequestsPerMinute: -1},
+		"https://mirror.example.com/path":     {Match: "a.example.com", Redirect: "mirror.example.com"},
+		"could not get in":                    {Match: "a.example.com", Pass: true},
+		`so "GET c.example/a" could not hold`: {Match: "*.example", Pass: true},
+		"pass is for a whole host":            {Match: "GET b.example", Pass: true},
+		"${OTHER}: there is no secret":        {Match: "a.example.com", SetHeaders: map[string]string{"A": "${OTHER}"}},
+		"${KEY}: there is no secret of this":  {Match: "example.org", BasicAuth: "me:${KEY}"},
 	} {
-		_, err := New(atoll.Network{Mode: atoll.NetworkEgress, Rules: []atoll.NetworkRule{rule}}, []atoll.Secret{secret})
+		_, err := New(atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"GET c.example/a"}, Rules: []atoll.NetworkRule{rule}}, []atoll.Secret{secret})
 		if err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%+v: got %v, want an error with %q", rule, err, hint)
 		}
@@ -281,15 +283,23 @@ func TestMatching(t *testing.T) {
 		{Match: "example.com/secret", Headers: map[string]string{"X-Key": "*"}, Deny: true},
 	}})
 	for target, want := range map[string]int{"GET /a": 1, "POST /a": 2, "POST /b": 1} {
-		if got := len(r.Matching(newRequest(t, target, nil))); got != want {
-			t.Errorf("%s: got %d rules, want %d", target, got, want)
+		if got, reason := r.Matching(newRequest(t, target, nil)); len(got) != want || reason != "" {
+			t.Errorf("%s: got %d rules, %q, want %d", target, len(got), reason, want)
 		}
 	}
-	if got := len(r.Matching(newRequest(t, "GET /b", http.Header{"Content-Type": {"application/json"}}))); got != 2 {
-		t.Errorf("with a header: got %d rules, want 2", got)
+	for _, value := range []string{"application/json", "Application/ZIP", " application/x"} {
+		if got, _ := r.Matching(newRequest(t, "GET /b", http.Header{"Content-Type": {value}})); len(got) != 2 {
+			t.Errorf("with the header %q: got %d rules, want 2", value, len(got))
+		}
+	}
+	for _, target := range []string{"POST /a;x=1", "POST /./a", "POST /b/../a", "post /a", "POST /%252e/a", "GET /a?_method=POST"} {
+		if _, reason := r.Matching(newRequest(t, target, nil)); !strings.Contains(reason, "several ways") {
+			t.Errorf("%s: got %q, want that servers read it in several ways", target, reason)
+		}
 	}
 	q := newRequest(t, "GET /secret/x", http.Header{"X-Key": {"1"}})
-	if r.CheckRequest(q) == "" || r.CheckRequest(newRequest(t, "GET /secret/x", nil)) != "" {
+	_, denied := r.CheckRequest(q)
+	if _, other := r.CheckRequest(newRequest(t, "GET /secret/x", nil)); denied == "" || other != "" {
 		t.Error("a rule with headers does not deny just the requests with them")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 )
@@ -202,8 +203,8 @@ func (e *Entry) setPath(pattern string) error {
 	if i := strings.IndexAny(pattern, "?#%\\;"); i >= 0 {
 		return fmt.Errorf("path %q: %q has no meaning here: write the path as it is read, without a query; * stands for any characters", pattern, pattern[i])
 	}
-	if strings.ContainsFunc(pattern, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return fmt.Errorf("path %q: leave out spaces; * stands for any characters", pattern)
+	if !utf8.ValidString(pattern) || strings.ContainsFunc(pattern, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return fmt.Errorf("path %q: leave out spaces and bytes that are no text; * stands for any characters", pattern)
 	}
 	if clean := path.Clean(pattern); clean != strings.TrimSuffix(pattern, "/") {
 		return fmt.Errorf("path %q: did you mean %s", pattern, clean)

@@ -16,6 +16,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
+// NotAllowed ends the reason for what is refused only because no entry of Allow opens it.
+const NotAllowed = "not in --allow"
+
 // Rules are a network policy that has been compiled. Their methods may be called at once from many goroutines.
 type Rules struct {
 	allow, deny []Entry
@@ -41,6 +44,11 @@ func New(nw atoll.Network, secrets []atoll.Secret) (_ *Rules, err error) {
 	r := &Rules{secrets: secrets}
 	if r.allow, err = parseList("allow", nw.Allow); err != nil {
 		return nil, err
+	}
+	for _, e := range r.allow {
+		if e.ForRequests() && nw.Mode == atoll.NetworkOn {
+			return nil, fmt.Errorf("allow %q: all requests are open with mode on: use mode egress, or deny", e.Text)
+		}
 	}
 	if r.deny, err = parseList("deny", nw.Deny); err != nil {
 		return nil, err
@@ -107,6 +115,9 @@ func (r *Rules) addRule(nr atoll.NetworkRule) (err error) {
 		if name := r.secretOf(e); nr.Pass && name != "" {
 			return fmt.Errorf("pass leaves TLS as it is, so secret %s could not get in: leave out one of them", name)
 		}
+		if text := r.entryForRequests(e); nr.Pass && text != "" {
+			return fmt.Errorf("pass leaves TLS as it is, so %q could not hold: leave out one of them", text)
+		}
 	}
 	for name, pattern := range nr.Headers {
 		if !httpguts.ValidHeaderFieldName(name) {
@@ -116,10 +127,15 @@ func (r *Rules) addRule(nr atoll.NetworkRule) (err error) {
 		for i := range parts {
 			parts[i] = regexp.QuoteMeta(parts[i])
 		}
-		c.headers[http.CanonicalHeaderKey(name)] = regexp.MustCompile("^(?s:" + strings.Join(parts, ".*") + ")$")
+		c.headers[http.CanonicalHeaderKey(name)] = regexp.MustCompile("^(?is:" + strings.Join(parts, ".*") + ")$")
 	}
 	if err := c.setEffects(); err != nil {
 		return err
+	}
+	for _, other := range r.rules {
+		if (c.Pass && other.Deny || c.Deny && other.Pass) && c.sharesHosts(&other) {
+			return fmt.Errorf("one rule denies requests, and another passes TLS to the same host as it is: leave out one of them")
+		}
 	}
 	for _, name := range secretNames(&nr) {
 		if !r.mayGet(name, c.entries) {
@@ -128,6 +144,16 @@ func (r *Rules) addRule(nr atoll.NetworkRule) (err error) {
 	}
 	r.rules = append(r.rules, c)
 	return nil
+}
+
+// sharesHosts reports whether both rules are for the same host.
+func (c *Rule) sharesHosts(other *Rule) bool {
+	for _, a := range c.entries {
+		if slices.ContainsFunc(other.entries, func(b Entry) bool { return a.includesHosts(&b) || b.includesHosts(&a) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // setEffects checks and compiles what a rule does.
@@ -228,6 +254,16 @@ func (r *Rules) secretOf(e Entry) string {
 	return ""
 }
 
+// entryForRequests returns an entry of Allow or Deny for some requests to a host of e, "" if there is none.
+func (r *Rules) entryForRequests(e Entry) string {
+	for _, a := range slices.Concat(r.allow, r.deny) {
+		if a.ForRequests() && (a.includesHosts(&e) || e.includesHosts(&a)) {
+			return a.Text
+		}
+	}
+	return ""
+}
+
 // MayGet reports whether the secret with that index may go to a host, whose name is in lower case.
 func (r *Rules) MayGet(secret int, host string, port int) bool {
 	return slices.ContainsFunc(r.secretHosts[secret], func(e Entry) bool { return e.MatchesHost(host, port) })
@@ -243,7 +279,8 @@ type Trust int
 // The kinds of trust.
 const (
 	Unlisted   Trust = iota
-	ByWildcard       // by a wildcard, a set or a secret: public addresses
+	ByOthers         // by a set or a secret: public addresses
+	ByWildcard       // public addresses; with mode on private ones, too
 	ByName           // private addresses, too
 )
 
@@ -256,8 +293,12 @@ func (r *Rules) Allowed(host string, port int) (t Trust, partly bool) {
 			if !e.MatchesHost(host, port) {
 				continue
 			}
-			t = max(t, ByWildcard)
-			if i == 0 && !e.Wildcard && !e.InSet {
+			switch {
+			case i > 0 || e.InSet:
+				t = max(t, ByOthers)
+			case e.Wildcard:
+				t = max(t, ByWildcard)
+			default:
 				t = ByName
 			}
 			partly = partly && e.ForRequests()
@@ -276,9 +317,18 @@ func (r *Rules) AllowedNetworks(port int) (list []netip.Prefix) {
 	return list
 }
 
+// FindNetwork returns the entry of Allow that has the address at that port, "" if there is none.
+func (r *Rules) FindNetwork(addr netip.Addr, port int) string {
+	return findNetwork(r.allow, addr, port)
+}
+
 // DeniedAddress returns the entry of Deny that has the address at that port, "" if there is none.
 func (r *Rules) DeniedAddress(addr netip.Addr, port int) string {
-	for _, e := range r.deny {
+	return findNetwork(r.deny, addr, port)
+}
+
+func findNetwork(list []Entry, addr netip.Addr, port int) string {
+	for _, e := range list {
 		if e.Host == "" && e.Network.Contains(addr) && (e.Port == 0 || e.Port == port) {
 			return e.Text
 		}
@@ -303,6 +353,12 @@ func (r *Rules) NamesHosts() bool {
 		slices.ContainsFunc(r.allow, func(e Entry) bool { return e.ForRequests() })
 }
 
+// EndsTLS reports whether there are hosts that Inspects can be true for.
+func (r *Rules) EndsTLS() bool {
+	return len(r.secrets) > 0 || slices.ContainsFunc(slices.Concat(r.allow, r.deny), func(e Entry) bool { return e.ForRequests() }) ||
+		slices.ContainsFunc(r.rules, func(c Rule) bool { return !c.Pass })
+}
+
 // Inspects reports whether a gateway has to read the requests to a host at a port, inside of TLS, too.
 func (r *Rules) Inspects(host string, port int) bool {
 	pass, inspect := false, false
@@ -320,43 +376,70 @@ func (r *Rules) Inspects(host string, port int) bool {
 	return inspect && !pass
 }
 
-// CheckRequest returns why a request to a host that is open must not pass, "" if it may.
-func (r *Rules) CheckRequest(q *Request) (reason string) {
+// CheckRequest returns why a request to a host that is open must not pass, "" if it may, and the entry or the rule that decided, "" for none.
+func (r *Rules) CheckRequest(q *Request) (rule, reason string) {
 	for i := range r.deny {
-		if q.mayMatch(&r.deny[i]) {
-			return fmt.Sprintf("--deny has %q", r.deny[i].Text)
+		if e := &r.deny[i]; q.mayMatch(e) {
+			return e.Text, fmt.Sprintf("--deny has %q", e.Text)
 		}
 	}
 	for _, c := range r.rules {
 		if c.Deny && c.matchesRequest(q, q.mayMatch) {
-			return fmt.Sprintf("a rule denies %q", c.Match)
+			return c.Match, fmt.Sprintf("a rule denies %q", c.Match)
 		}
 	}
 	if _, partly := r.Allowed(q.Host, q.Port); !partly {
-		return ""
+		return r.FindEntry(q.Host, q.Port), ""
 	}
 	for i := range r.allow {
-		if q.surelyMatches(&r.allow[i]) {
-			return ""
+		if e := &r.allow[i]; q.surelyMatches(e) {
+			return e.Text, ""
 		}
 	}
-	return fmt.Sprintf("%s is not in --allow", q.Target)
+	return "", q.Target + " is " + NotAllowed
 }
 
-// Matching returns the rules that apply to a request, without those that deny or pass.
-func (r *Rules) Matching(q *Request) (list []*Rule) {
-	for i := range r.rules {
-		if c := &r.rules[i]; !c.Deny && !c.Pass && c.matchesRequest(q, q.surelyMatches) {
-			list = append(list, c)
+// FindEntry returns the entry of Allow, or the secret, by which a host is open at a port, "" for none. Port 0 means any.
+func (r *Rules) FindEntry(host string, port int) string {
+	for _, forRequests := range []bool{false, true} {
+		for i := range r.allow {
+			if e := &r.allow[i]; e.ForRequests() == forRequests && e.MatchesHost(host, port) {
+				return e.Text
+			}
 		}
 	}
-	return list
+	for i, hosts := range r.secretHosts {
+		if slices.ContainsFunc(hosts, func(e Entry) bool { return e.MatchesHost(host, port) }) {
+			return "secret " + r.secrets[i].Name
+		}
+	}
+	return ""
+}
+
+// Matching returns the rules that apply to a request, without those that deny or pass, or why that is not certain.
+func (r *Rules) Matching(q *Request) (list []*Rule, reason string) {
+	for i := range r.rules {
+		c := &r.rules[i]
+		switch {
+		case c.Deny || c.Pass || !c.matchesRequest(q, q.mayMatch):
+		case c.matchesRequest(q, q.surelyMatches):
+			list = append(list, c)
+		default:
+			return nil, fmt.Sprintf("servers read %s in several ways, and a rule is for %q", q.Target, c.Match)
+		}
+	}
+	return list, ""
+}
+
+// UsesHeaders reports whether rules depend on headers of requests.
+func (r *Rules) UsesHeaders() bool {
+	return slices.ContainsFunc(r.rules, func(c Rule) bool { return len(c.headers) > 0 })
 }
 
 // matchesRequest reports whether match is true for an entry of the rule, and the request has its headers.
 func (c *Rule) matchesRequest(q *Request, match func(*Entry) bool) bool {
 	for name, pattern := range c.headers {
-		if !slices.ContainsFunc(q.Header[name], pattern.MatchString) {
+		if !slices.ContainsFunc(q.Header[name], func(v string) bool { return pattern.MatchString(strings.TrimSpace(v)) }) {
 			return false
 		}
 	}

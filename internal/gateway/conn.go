@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/egress"
 )
 
 // A conn is the connection of a client, with its connections to the server.
@@ -38,6 +40,8 @@ type conn struct {
 	servers  map[*serverConn]struct{} // open connections to the server; guarded by mu
 	dialling int                      // connections to the server that are being made; guarded by mu
 	accepted map[string]bool          // hosts of earlier requests; guarded by mu
+
+	exchanges map[*exchange]struct{} // that have passed the rules, and have not ended; guarded by mu
 }
 
 // The largest numbers of connections to the server at once, of which there are several only if a server of HTTP/2 allows few requests on
@@ -133,24 +137,65 @@ func (c *conn) beginRequest() bool {
 	return !c.over
 }
 
-// checkHost returns why a request for host must not go to the server, "" if it may. A host that was accepted once remains so: the client
+// checkHost returns why a request for host must not go to the server, nil if it may. A host that was accepted once remains so: the client
 // asks DNS no more while it has the connection.
-func (c *conn) checkHost(host string) (reason string) {
+func (c *conn) checkHost(host string) *refusal {
 	c.mu.Lock()
 	accepted := c.accepted[host]
 	c.mu.Unlock()
 	if accepted {
-		return ""
+		return nil
 	}
-	if reason = c.to.CheckHost(host); reason != "" {
-		return reason
+	if reason, opens := c.to.CheckHost(host); reason != "" {
+		why := refuseWith("%s", reason)
+		why.opens = opens
+		return why
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.accepted) < maxAccepted {
 		c.accepted[host] = true
 	}
-	return ""
+	return nil
+}
+
+// setRequest records the request of x, which the rules let pass. It returns false if these are not the current rules any more.
+func (x *exchange) setRequest(q *egress.Request) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	kept := *q
+	if kept.Header = nil; x.policy.UsesHeaders() {
+		kept.Header = q.Header.Clone() // placeholders in the other are replaced
+	}
+	x.request = &kept
+	x.exchanges[x] = struct{}{}
+	return x.gateway.rules.Load() == x.policy
+}
+
+// endRequest removes the request of x.
+func (c *conn) endRequest(x *exchange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.exchanges, x)
+}
+
+// isRefused reports whether the rules, or the target, refuse a host or a request of the connection now.
+func (c *conn) isRefused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for host := range c.accepted {
+		if c.to.StillAllowed != nil && !c.to.StillAllowed(host) {
+			return true
+		}
+	}
+	rules := c.gateway.rules.Load()
+	for x := range c.exchanges {
+		_, reason := rules.CheckRequest(x.request)
+		if reason != "" || x.request.Header == nil && rules.UsesHeaders() { // nobody knows its headers any more
+			return true
+		}
+	}
+	return false
 }
 
 // dialServer returns the connection to the server that there is already, or another.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/duplex"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 )
 
 // ServeHTTP serves a connection of a client that speaks HTTP, until the client's connection is closed or ctx ends. It owns both connections,
@@ -38,18 +40,21 @@ func (g *Gateway) ServeHTTP(ctx context.Context, client net.Conn, head Head, ser
 func (g *Gateway) newConn(ctx context.Context, client net.Conn, to Target) *conn {
 	return &conn{
 		Conn: client, gateway: g, ctx: ctx, to: to, interrupted: make(chan struct{}, 1), closed: make(chan struct{}),
-		servers: map[*serverConn]struct{}{}, accepted: map[string]bool{},
+		servers: map[*serverConn]struct{}{}, accepted: map[string]bool{}, exchanges: map[*exchange]struct{}{},
 	}
 }
 
 // serveRequests serves the requests of a client, until its connection is closed.
 func (c *conn) serveRequests(http2 bool) {
+	defer c.gateway.addConn(c)()
 	c.transport = &http.Transport{
 		DialContext:           c.dialServer,
 		DialTLSContext:        c.dialSecure,
 		DisableCompression:    true,
 		ExpectContinueTimeout: continueTimeout,
 		Protocols:             new(http.Protocols),
+
+		MaxResponseHeaderBytes: maxResponseHeader,
 	}
 	setProtocol(c.transport.Protocols, http2)
 	c.transport.Protocols.SetHTTP2(http2) // in TLS
@@ -63,6 +68,9 @@ func (c *conn) serveRequests(http2 bool) {
 	c.requests.Wait()
 	c.transport.CloseIdleConnections()
 }
+
+// maxResponseHeader is the size in bytes of the longest header of a response.
+const maxResponseHeader = 256 << 10
 
 // continueTimeout is the time that a server has to agree to the body of a request with Expect: 100-continue.
 const continueTimeout = time.Second
@@ -98,6 +106,7 @@ func (g *Gateway) newServer(http2 bool) *http.Server {
 		Handler:                      http.HandlerFunc(g.serveRequest),
 		DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout:            headerTimeout,
+		MaxHeaderBytes:               maxHeader,
 		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ErrorLog:                     slog.NewLogLogger(g.opts.Log.Handler(), slog.LevelDebug),
 		Protocols:                    new(http.Protocols),
@@ -111,6 +120,12 @@ func (g *Gateway) newServer(http2 bool) *http.Server {
 // connections.
 const maxStreams = 100
 
+// The largest header of a request that the gateway accepts, in bytes, and in fields: it has to hold those of all requests at once.
+const (
+	maxHeader = 64 << 10
+	maxFields = 200
+)
+
 // headerTimeout is the time that a client has for the header of a request.
 const headerTimeout = time.Minute
 
@@ -122,7 +137,10 @@ func (g *Gateway) serveRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.requests.Done()
 	r = duplex.Begin(w, r)
-	x := &exchange{conn: c, port: int(c.to.Addr.Port())}
+	x := &exchange{conn: c, policy: c.gateway.rules.Load(), port: int(c.to.Addr.Port())}
+	x.beginEvent(r)
+	defer x.endEvent()
+	defer c.endRequest(x)
 	if refused := x.prepareRequest(r); refused != nil {
 		x.refuseExchange(w, r, refused)
 		return
@@ -139,14 +157,25 @@ func (g *Gateway) serveRequest(w http.ResponseWriter, r *http.Request) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		r.Header.Del("Upgrade") // after which nothing would be checked
 	}
-	g.proxy.ServeHTTP(plainWriter{w}, r)
+	g.proxy.ServeHTTP(plainWriter{w, x}, r)
 }
 
-// A plainWriter adds nothing to the headers of a response.
-type plainWriter struct{ http.ResponseWriter }
+// A plainWriter adds nothing to the headers of a response, puts placeholders into those that come before the response, and counts its body.
+type plainWriter struct {
+	http.ResponseWriter
+	x *exchange
+}
+
+func (w plainWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.x.traffic.received.Add(int64(n))
+	return n, err
+}
 
 func (w plainWriter) WriteHeader(status int) {
-	if status >= 200 {
+	if status < 200 {
+		w.x.changeHeader(w.Header())
+	} else {
 		for _, name := range []string{"Date", "Content-Type"} {
 			if _, ok := w.Header()[name]; !ok {
 				w.Header()[name] = nil // net/http adds it unless it is there, if without a value
@@ -158,10 +187,10 @@ func (w plainWriter) WriteHeader(status int) {
 
 func (w plainWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// checkTarget returns the host that the request is for, and why it must not go to the server, "" if it may. The server gets the host as it
+// checkTarget returns the host that the request is for, and why it must not go to the server, nil if it may. The server gets the host as it
 // is, so it must have nothing at which a server could end it.
-func (c *conn) checkTarget(r *http.Request) (host, reason string) {
-	const invalid = "it names no valid host"
+func (c *conn) checkTarget(r *http.Request) (host string, why *refusal) {
+	invalid := refuseWith("it names no valid host")
 	host, port, hasPort := strings.Cut(strings.ToLower(r.Host), ":")
 	if strings.HasPrefix(host, "[") {
 		host, port, hasPort = strings.Cut(strings.ToLower(r.Host[1:]), "]")
@@ -174,17 +203,28 @@ func (c *conn) checkTarget(r *http.Request) (host, reason string) {
 		return strings.ToLower(r.Host), invalid
 	}
 	host = strings.TrimSuffix(host, ".")
+	if !egress.ValidHost(host) {
+		if _, err := netip.ParseAddr(host); err != nil && host != "" {
+			return strings.ToLower(r.Host), invalid
+		}
+	}
 	switch {
+	case targetOf(r) == "" && r.Method != http.MethodConnect:
+		return host, refuseWith("its path could lead a server to another one")
+	case len(r.Header) > maxFields:
+		why := refuseWith("it has more than %d headers", maxFields)
+		why.status = http.StatusRequestHeaderFieldsTooLarge
+		return host, why
 	case r.Method == http.MethodConnect:
-		return host, "it asks a proxy for a connection, which could lead anywhere: allow the proxy by its address"
+		return host, refuseWith("it asks a proxy for a connection, which could lead anywhere: allow the proxy by its address")
 	case strings.Contains(port, ":"):
 		return strings.ToLower(r.Host), invalid
 	case hasPort && port != strconv.Itoa(int(c.to.Addr.Port())):
-		return host, fmt.Sprintf("it is for port %s, and its connection for port %d", port, c.to.Addr.Port())
+		return host, refuseWith("it is for port %s, and its connection for port %d", port, c.to.Addr.Port())
 	case c.serverName != "" && host != c.serverName:
-		return host, "it is in a connection for " + c.serverName
+		return host, refuseWith("it is in a connection for %s", c.serverName)
 	case c.failure != "":
-		return host, c.failure
+		return host, refuseWith("%s", c.failure)
 	}
 	return host, c.checkHost(host)
 }
@@ -209,12 +249,13 @@ func refuseRequest(w http.ResponseWriter, r *http.Request, status int, reason st
 	if r.ProtoMajor == 1 {
 		header.Set("Connection", "close")
 	}
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(refusedBodyTime)) // or a client that reads nothing keeps it for ever
 	w.WriteHeader(status)
 	fmt.Fprintf(w, "Atoll refused this request: %s\n", reason)
 	if r.ProtoMajor != 1 || r.Body == nil {
 		return
 	}
-	control := http.NewResponseController(w)
 	_ = control.Flush()
 	_ = control.SetReadDeadline(time.Now().Add(refusedBodyTime))
 	_, _ = io.CopyN(io.Discard, r.Body, maxRefusedBody)
@@ -234,7 +275,8 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 				x.refuseExchange(w, r, refused)
 				return
 			}
-			g.opts.Log.Debug("http", "address", x.to.Addr.String(), "err", err)
+			x.failEvent(err)
+			g.opts.Log.Debug("http", "address", x.to.Addr.String(), "err", x.event.Reason)
 			panic(http.ErrAbortHandler) // so that the client sees what it would see without a gateway
 		},
 	}
@@ -253,14 +295,7 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // rewriteRequest addresses a request to the address of the client's connection, with the path as the client wrote it.
 func rewriteRequest(pr *httputil.ProxyRequest) {
-	path, query, hasQuery := strings.Cut(pr.In.RequestURI, "?")
-	if pr.In.URL.IsAbs() { // as to a proxy
-		_, path, _ = strings.Cut(path, "://")
-		slash := strings.IndexByte(path, '/')
-		if path = "/" + path[slash+1:]; slash < 0 {
-			path = "/"
-		}
-	}
+	path, query, hasQuery := strings.Cut(targetOf(pr.In), "?")
 	x := exchangeOf(pr.In.Context())
 	pr.Out.URL = &url.URL{Scheme: "http", Host: x.to.Addr.String(), RawQuery: query, ForceQuery: hasQuery && query == ""}
 	if x.serverName != "" {
@@ -276,6 +311,35 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 		}
 	}
 	x.changeURL(pr.Out)
+	x.setHeaders(pr.Out)
+}
+
+// targetOf returns the path and the query of a request, which the server gets and whose path the rules have seen. It returns "" for a
+// request whose path servers could take for another one.
+func targetOf(r *http.Request) string {
+	target := r.RequestURI
+	switch {
+	case r.Method == http.MethodOptions && target == "*":
+		return target
+	case strings.ContainsFunc(target, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '#' }), r.URL.Opaque != "":
+		return ""
+	case strings.HasPrefix(target, "/"):
+	case r.ProtoMajor == 1 && r.URL.Host != "" && (r.URL.Scheme == "http" || r.URL.Scheme == "https"): // as to a proxy
+		target = target[len(r.URL.Scheme+"://"):]
+		end := strings.IndexAny(target, "/?")
+		if end < 0 {
+			return "/"
+		}
+		if target = target[end:]; target[0] == '?' {
+			target = "/" + target
+		}
+	default:
+		return ""
+	}
+	if seen, err := url.ParseRequestURI(target); err != nil || seen.Path != cmp.Or(r.URL.Path, "/") {
+		return ""
+	}
+	return target
 }
 
 // modifyResponse makes the connection to the client end if that to the server does. It lets the body of a response on HTTP/2 be closed

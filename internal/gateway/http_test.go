@@ -24,6 +24,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
@@ -92,18 +93,21 @@ func newRig(t *testing.T, dst netip.AddrPort) *rig {
 	}
 	g := New(Options{
 		Dial: dial,
-		Refused: func(host string, dst netip.AddrPort, reason string) {
-			if dst != r.dst || reason == "" {
-				t.Errorf("refused %q at %s: %q", host, dst, reason)
+		Report: func(e atoll.NetworkEvent) {
+			if e.Verdict != atoll.NetworkRefused {
+				return
+			}
+			if e.Address != r.dst.Addr().String() || e.Port != int(r.dst.Port()) || e.Reason == "" {
+				t.Errorf("reported %+v", e)
 			}
 			r.refused.Add(1)
 		},
 	})
-	to := Target{Addr: dst, CheckHost: func(host string) string {
+	to := Target{Addr: dst, CheckHost: func(host string) (reason, opens string) {
 		if host == "good.example" {
-			return ""
+			return "", ""
 		}
-		return "not in --allow"
+		return "not in --allow", host
 	}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -34,9 +34,10 @@ type box struct {
 	values    map[string]string
 
 	mu       sync.Mutex
-	refused  []string        // guarded by mu
-	requests []*http.Request // that the server got; guarded by mu
-	bodies   []string        // guarded by mu
+	events   []atoll.NetworkEvent // guarded by mu
+	refused  []string             // guarded by mu
+	requests []*http.Request      // that the server got; guarded by mu
+	bodies   []string             // guarded by mu
 }
 
 // newServer returns a server of TLS with the names good.example, other.example and mirror.example.
@@ -109,10 +110,13 @@ func newBox(t *testing.T, nw atoll.Network, secrets []atoll.Secret, h func(*box)
 			}
 			return "", errors.New("the store is down")
 		},
-		Refused: func(host string, _ netip.AddrPort, reason string) {
+		Report: func(e atoll.NetworkEvent) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.refused = append(b.refused, host+": "+reason)
+			b.events = append(b.events, e)
+			if e.Verdict == atoll.NetworkRefused {
+				b.refused = append(b.refused, e.Host+": "+e.Reason)
+			}
 		},
 	})
 	b.serveGateway(t, g)
@@ -128,7 +132,7 @@ func (b *box) serveGateway(t *testing.T, g *Gateway) {
 	}
 	b.address = l.Addr().String()
 	ctx, end := context.WithCancel(context.Background())
-	to := Target{Addr: netip.MustParseAddrPort("127.0.0.1:443"), CheckHost: func(string) string { return "" }}
+	to := Target{Addr: netip.MustParseAddrPort("127.0.0.1:443"), CheckHost: func(string) (reason, opens string) { return "", "" }}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -19,16 +20,22 @@ type swap struct{ value, placeholder string }
 func (x *exchange) putSecrets(r *http.Request) *refusal {
 	if x.redact {
 		r.Header.Set("Accept-Encoding", "identity")
+		for _, name := range []string{"Range", "If-Range", "A-Im"} {
+			r.Header.Del(name)
+		}
 	}
-	for i, s := range x.gateway.opts.Rules.Secrets() {
+	for i, s := range x.policy.Secrets() {
 		if strings.Contains(r.RequestURI, s.Placeholder) || strings.Contains(r.URL.Path, s.Placeholder) {
 			return x.refuseSecret(s, "is in the URL, where it does not belong: a rule can set a parameter")
 		}
-		for _, values := range r.Header {
+		for name, values := range r.Header {
 			for j := range values {
 				changed, why := x.putHeader(i, values[j])
 				if why != nil {
 					return why
+				}
+				if changed != values[j] && isRepeated(name) {
+					return x.refuseSecret(s, "is in a header that servers repeat")
 				}
 				values[j] = changed
 			}
@@ -37,7 +44,18 @@ func (x *exchange) putSecrets(r *http.Request) *refusal {
 	if why := x.putBody(r); why != nil {
 		return why
 	}
-	return x.setByRules(r)
+	return x.setByRules()
+}
+
+// isRepeated reports whether servers repeat a header in responses and logs, where the value of a secret would be for others to see.
+func isRepeated(name string) bool {
+	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	return slices.Contains(repeatedHeaders, name) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "Access-Control-") || strings.HasPrefix(name, "Sec-")
+}
+
+var repeatedHeaders = []string{
+	"Accept", "Accept-Encoding", "Accept-Language", "Content-Disposition", "Content-Type", "Forwarded", "If-Match", "If-None-Match", "Origin", "Range",
+	"Referer", "Traceparent", "Tracestate", "User-Agent", "Via", "X-Correlation-Id", "X-Request-Id",
 }
 
 // refuseSecret returns the refusal of a request with a secret.
@@ -49,7 +67,7 @@ func (x *exchange) refuseSecret(s atoll.Secret, problem string) *refusal {
 
 // putHeader returns the value of a header with the value of the secret with that index in the place of its placeholder.
 func (x *exchange) putHeader(i int, text string) (string, *refusal) {
-	s := x.gateway.opts.Rules.Secrets()[i]
+	s := x.policy.Secrets()[i]
 	plain, encoded, basic := text, "", false
 	if scheme, rest, ok := strings.Cut(text, " "); ok && strings.EqualFold(scheme, "basic") {
 		if pair, err := base64.StdEncoding.DecodeString(strings.TrimSpace(rest)); err == nil {
@@ -64,21 +82,31 @@ func (x *exchange) putHeader(i int, text string) (string, *refusal) {
 		return "", why
 	}
 	changed := strings.ReplaceAll(plain, s.Placeholder, value)
-	x.swaps = append(x.swaps, swap{value, s.Placeholder})
+	x.addSwap(value, s.Placeholder)
 	if !basic {
 		return changed, nil
 	}
 	result := base64.StdEncoding.EncodeToString([]byte(changed))
-	x.swaps = append(x.swaps, swap{result, encoded})
+	x.addSwap(result, encoded)
 	return text[:len("basic ")] + result, nil
+}
+
+// minSwap is the length in bytes of the shortest value that is looked for in responses: they have shorter texts by chance.
+const minSwap = 8
+
+// addSwap has responses changed back.
+func (x *exchange) addSwap(value, placeholder string) {
+	if s := (swap{value, placeholder}); len(value) >= minSwap && !slices.Contains(x.swaps, s) {
+		x.swaps = append(x.swaps, s)
+	}
 }
 
 // valueOf returns the value of the secret with that index, if the request may get it.
 func (x *exchange) valueOf(i int) (string, *refusal) {
-	s := x.gateway.opts.Rules.Secrets()[i]
+	s := x.policy.Secrets()[i]
 	host, port, secure := x.goesTo()
 	switch {
-	case !x.gateway.opts.Rules.MayGet(i, host, port):
+	case !x.policy.MayGet(i, host, port):
 		return "", x.refuseSecret(s, "is not for this host")
 	case !secure:
 		return "", x.refuseSecret(s, "does not go out without TLS")
@@ -92,15 +120,15 @@ func (x *exchange) valueOf(i int) (string, *refusal) {
 	return value, nil
 }
 
-// setByRules sets the headers and parameters that rules want.
-func (x *exchange) setByRules(r *http.Request) *refusal {
+// setByRules prepares the headers and parameters that rules want.
+func (x *exchange) setByRules() *refusal {
 	for _, rule := range x.rules {
 		for name, text := range rule.SetHeaders {
 			value, why := x.expandText(text)
 			if why != nil {
 				return why
 			}
-			r.Header[http.CanonicalHeaderKey(name)] = []string{value}
+			x.setHeader(name, value)
 		}
 		for name, text := range rule.SetQuery {
 			value, why := x.expandText(text)
@@ -117,18 +145,27 @@ func (x *exchange) setByRules(r *http.Request) *refusal {
 			if why != nil {
 				return why
 			}
-			user, password, _ := strings.Cut(pair, ":")
-			r.SetBasicAuth(user, password)
+			encoded := base64.StdEncoding.EncodeToString([]byte(pair))
+			x.addSwap(encoded, "")
+			x.setHeader("Authorization", "Basic "+encoded)
 		}
 	}
 	return nil
+}
+
+// setHeader prepares a header that a rule wants.
+func (x *exchange) setHeader(name, value string) {
+	if x.headers == nil {
+		x.headers = map[string]string{}
+	}
+	x.headers[http.CanonicalHeaderKey(name)] = value
 }
 
 // expandText returns the text of a rule with the values of secrets.
 func (x *exchange) expandText(text string) (string, *refusal) {
 	var refused *refusal
 	expanded, _ := egress.Expand(text, func(name string) (string, error) {
-		for i, s := range x.gateway.opts.Rules.Secrets() {
+		for i, s := range x.policy.Secrets() {
 			if s.Name != name {
 				continue
 			}
@@ -136,7 +173,7 @@ func (x *exchange) expandText(text string) (string, *refusal) {
 			if why != nil {
 				refused = why
 			}
-			x.swaps = append(x.swaps, swap{value, s.Placeholder})
+			x.addSwap(value, s.Placeholder)
 			return value, nil
 		}
 		return "", nil // New has checked it
@@ -147,7 +184,7 @@ func (x *exchange) expandText(text string) (string, *refusal) {
 // putBody puts the values of secrets into the body of a request.
 func (x *exchange) putBody(r *http.Request) *refusal {
 	var all []int // secrets that may be in bodies
-	for i, s := range x.gateway.opts.Rules.Secrets() {
+	for i, s := range x.policy.Secrets() {
 		if s.Body {
 			all = append(all, i)
 		}
@@ -155,19 +192,23 @@ func (x *exchange) putBody(r *http.Request) *refusal {
 	if len(all) == 0 || r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+	if !isPlain(r.Header) {
 		return nil // no program puts a placeholder there, and what it has packed goes out as it is
 	}
+	if err := x.gateway.bodies.Acquire(r.Context(), 1); err != nil {
+		return refuseWith("the client did not wait")
+	}
+	x.releaseBody = func() { x.gateway.bodies.Release(1) }
 	start, err := io.ReadAll(io.LimitReader(r.Body, atoll.MaxSecretBody+1))
 	if err != nil {
-		return refuseWith("its body ends early: %v", err)
+		return refuseWith("its body ends early")
 	}
 	if len(start) > atoll.MaxSecretBody {
 		r.Body = x.watchBody(all, start, r.Body)
 		return nil
 	}
 	for _, i := range all {
-		placeholder := []byte(x.gateway.opts.Rules.Secrets()[i].Placeholder)
+		placeholder := []byte(x.policy.Secrets()[i].Placeholder)
 		if !bytes.Contains(start, placeholder) {
 			continue
 		}
@@ -176,7 +217,7 @@ func (x *exchange) putBody(r *http.Request) *refusal {
 			return why
 		}
 		start = bytes.ReplaceAll(start, placeholder, []byte(value))
-		x.swaps = append(x.swaps, swap{value, string(placeholder)})
+		x.addSwap(value, string(placeholder))
 	}
 	r.Body = &startedBody{io.NopCloser(bytes.NewReader(start)), r.Body}
 	r.ContentLength = int64(len(start))
@@ -189,7 +230,7 @@ func (x *exchange) putBody(r *http.Request) *refusal {
 func (x *exchange) watchBody(secrets []int, start []byte, rest io.ReadCloser) io.ReadCloser {
 	w := &watchedBody{ReadCloser: &startedBody{io.NopCloser(io.MultiReader(bytes.NewReader(start), rest)), rest}}
 	for _, i := range secrets {
-		s := x.gateway.opts.Rules.Secrets()[i]
+		s := x.policy.Secrets()[i]
 		w.secrets = append(w.secrets, []byte(s.Placeholder))
 		w.refusals = append(w.refusals, x.refuseSecret(s, fmt.Sprintf("is in a body of more than %d bytes", atoll.MaxSecretBody)))
 		w.longest = max(w.longest, len(s.Placeholder))
@@ -226,13 +267,23 @@ func (w *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A redacted is the body of a response in which placeholders take the place of values. It retains no more than the beginning of a value.
+// A redacted is the body of a response in which placeholders take the place of values. It holds back as many bytes as a value has, whatever
+// they are: a program could learn the value from when it gets them.
 type redacted struct {
 	io.ReadCloser
-	swaps []swap
-	ready []byte // to be read
-	held  []byte // could be the beginning of a value
-	err   error  // after what is ready
+	swaps   []swap
+	longest int    // length of the longest value
+	ready   []byte // to be read
+	held    []byte // could have the beginning of a value
+	err     error  // after what is ready
+}
+
+func newRedacted(body io.ReadCloser, swaps []swap) *redacted {
+	b := &redacted{ReadCloser: body, swaps: swaps}
+	for _, s := range swaps {
+		b.longest = max(b.longest, len(s.value))
+	}
+	return b
 }
 
 func (b *redacted) Read(p []byte) (int, error) {
@@ -248,24 +299,11 @@ func (b *redacted) Read(p []byte) (int, error) {
 		}
 		keep := 0
 		if b.err = err; err == nil {
-			keep = b.countHeld(text)
+			keep = min(b.longest-1, len(text))
 		}
 		b.ready, b.held = text[:len(text)-keep], bytes.Clone(text[len(text)-keep:])
 	}
 	n := copy(p, b.ready)
 	b.ready = b.ready[n:]
 	return n, nil
-}
-
-// countHeld returns the length of the longest end of text with which a value begins.
-func (b *redacted) countHeld(text []byte) (longest int) {
-	for _, s := range b.swaps {
-		for n := min(len(s.value)-1, len(text)); n > longest; n-- {
-			if bytes.HasSuffix(text, []byte(s.value[:n])) {
-				longest = n
-				break
-			}
-		}
-	}
-	return longest
 }

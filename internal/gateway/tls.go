@@ -29,7 +29,7 @@ func (g *Gateway) ServeTLS(ctx context.Context, client net.Conn, head Head, serv
 	defer c.endAll()
 	defer context.AfterFunc(ctx, c.abortAll)()
 	if len(head.Protocols) > 0 && len(protocols) == 0 {
-		g.opts.Refused(head.ServerName, to.Addr, "a rule names this host, and the connection is not for HTTP: "+strings.Join(head.Protocols, ", "))
+		g.reportTLS(head.ServerName, to, "a rule names this host, and the connection is not for HTTP: "+strings.Join(head.Protocols, ", "))
 		c.resetClient()
 		return
 	}
@@ -53,7 +53,7 @@ func (g *Gateway) ServeTLS(ctx context.Context, client net.Conn, head Head, serv
 	if err != nil {
 		g.opts.Log.Debug("tls", "host", head.ServerName, "err", err)
 		if refusal := (*net.OpError)(nil); errors.As(err, &refusal) && refusal.Op == "remote error" {
-			g.opts.Refused(head.ServerName, to.Addr, "the program does not trust the certificate of Atoll's gateway: "+refusal.Err.Error())
+			g.reportTLS(head.ServerName, to, "the program does not trust the certificate of Atoll's gateway: "+refusal.Err.Error())
 		}
 		c.resetClient()
 		return

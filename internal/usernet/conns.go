@@ -1,6 +1,8 @@
 package usernet
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +18,8 @@ type connTable struct {
 type openConn struct {
 	used atomic.Int64           // time of the last data, Unix nanoseconds
 	end  atomic.Pointer[func()] // resets the connection, and does not block; nil while it is dialled
+
+	check atomic.Pointer[func() bool] // reports whether the policy lets it go on; nil while it is dialled
 }
 
 // markUsed records that the connection carries data now.
@@ -51,6 +55,18 @@ func (t *connTable) endIdlest(since time.Time) bool {
 	delete(t.set, idlest)
 	(*idlest.end.Load())()
 	return true
+}
+
+// endRefused ends the connections that must not go on.
+func (t *connTable) endRefused() {
+	t.mu.Lock()
+	all := slices.Collect(maps.Keys(t.set))
+	t.mu.Unlock()
+	for _, c := range all {
+		if check, end := c.check.Load(), c.end.Load(); check != nil && end != nil && !(*check)() {
+			(*end)()
+		}
+	}
 }
 
 // removeConn removes a connection that has ended.

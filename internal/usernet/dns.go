@@ -130,37 +130,48 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 		return newReply(q, dns.RcodeFormatError)
 	}
 	question := q.Question[0]
-	if reason := n.opts.Policy.checkResolve(question.Name); reason != "" {
-		n.reportName(question.Name, reason)
+	policy, name := n.policy.Load(), plainName(question.Name)
+	event := atoll.NetworkEvent{Protocol: "dns", Host: name, Verdict: atoll.NetworkAllowed, Rule: policy.rules.FindEntry(name, 0)}
+	defer func() { n.report(event) }()
+	if reason := policy.checkResolve(name); reason != "" {
+		event.Verdict, event.Rule, event.Reason = atoll.NetworkRefused, policy.rules.DeniedHost(name, 0), reason
+		if reason == egress.NotAllowed && egress.ValidHost(name) {
+			event.Opens = name
+		}
 		a := newReply(q, dns.RcodeNameError)
 		if opt := a.IsEdns0(); opt != nil {
 			opt.Option = append(opt.Option, &dns.EDNS0_EDE{
 				InfoCode:  dns.ExtendedErrorCodeFiltered,
-				ExtraText: "not on the sandbox's allow-list",
+				ExtraText: n.explainName(event),
 			})
 		}
 		return a
 	}
+	began := time.Now()
 	got, err := n.opts.Resolver.Resolve(ctx, question, dnssecOK(q))
+	event.Duration = atoll.Duration(time.Since(began))
 	if err != nil {
+		event.Verdict, event.Reason = atoll.NetworkFailed, explainDial(err)
 		n.opts.Log.Debug("resolve", "name", question.Name, "err", err)
 		return newReply(q, dns.RcodeServerFailure)
 	}
-	n.rememberAnswer(question.Name, got.Answer)
+	n.rememberAnswer(policy, question.Name, got.Answer)
 	a := newReply(q, got.Rcode)
 	a.AuthenticatedData, a.RecursionAvailable = got.AuthenticatedData, true
-	if n.opts.Policy.checksNames() && (question.Qtype == dns.TypeHTTPS || question.Qtype == dns.TypeSVCB) {
+	if policy.checksNames() && (question.Qtype == dns.TypeHTTPS || question.Qtype == dns.TypeSVCB) {
 		return a // without answers: they lead to addresses that this server did not give, to QUIC, and to TLS with hidden names
 	}
 	a.Answer, a.Ns, a.Extra = got.Answer, got.Ns, append(withoutOPT(got.Extra), a.Extra...)
 	return a
 }
 
-// reportName reports that the policy refuses name.
-func (n *Network) reportName(name, reason string) {
-	r := atoll.Refusal{Host: plainName(name), Protocol: "dns", Reason: reason}
-	n.opts.Log.Debug("refused", "network", "dns", "address", r.Host, "reason", r.Reason)
-	n.opts.Refused(r)
+// explainName returns why a name is refused, for programs in the sandbox.
+func (n *Network) explainName(e atoll.NetworkEvent) string {
+	text := "Atoll refused this name: " + e.Reason
+	if e.Opens != "" && n.opts.Advise != nil {
+		text += ". " + n.opts.Advise(e.Opens)
+	}
+	return text
 }
 
 // plainName returns a name of a DNS message, in which control characters are escaped already, as
@@ -170,8 +181,8 @@ func plainName(name string) string {
 }
 
 // rememberAnswer records the addresses at the end of the chain of aliases that begins at name.
-func (n *Network) rememberAnswer(name string, answer []dns.RR) {
-	t, _ := n.opts.Policy.lookUpHost(name, 0)
+func (n *Network) rememberAnswer(policy *Policy, name string, answer []dns.RR) {
+	t, _ := policy.lookUpHost(name, 0)
 	listed := t != unlisted && egress.ValidHost(plainName(name)) // or servers could take a part of it for a name
 	owner := dns.CanonicalName(name)
 	for hops := 0; hops <= len(answer); hops++ {

@@ -45,6 +45,11 @@ func mustAuthority(tb testing.TB) (*gateway.Authority, *x509.CertPool) {
 // inspect returns a network with a policy. The server answers GET /N with N bytes, and other requests with the Authorization header.
 func inspect(tb testing.TB, nw atoll.Network, secrets ...atoll.Secret) *inspected {
 	tb.Helper()
+	return inspectWith(tb, nw, Options{}, secrets...)
+}
+
+func inspectWith(tb testing.TB, nw atoll.Network, opts Options, secrets ...atoll.Secret) *inspected {
+	tb.Helper()
 	outside, roots := mustAuthority(tb)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -70,10 +75,12 @@ func inspect(tb testing.TB, nw atoll.Network, secrets ...atoll.Secret) *inspecte
 		tb.Fatal(err)
 	}
 	i.ns = ns
-	i.n, err = New(ns.Link(), Options{
-		Policy: policy, Dial: w.dial, Resolver: manyZone, Refused: i.refused.addRefusal, Authority: authority, Roots: roots,
-		Value: func(string) (string, error) { return "the value", nil },
-	})
+	opts.Policy, opts.Dial, opts.Resolver, opts.Authority, opts.Roots = policy, w.dial, manyZone, authority, roots
+	opts.Value = func(string) (string, error) { return "the value", nil }
+	if opts.Report == nil {
+		opts.Report = i.refused.addEvent
+	}
+	i.n, err = New(ns.Link(), opts)
 	if err != nil {
 		tb.Fatal(err)
 	}

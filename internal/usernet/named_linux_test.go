@@ -52,10 +52,13 @@ type refusalList struct {
 	list []atoll.Refusal
 }
 
-func (l *refusalList) addRefusal(r atoll.Refusal) {
+func (l *refusalList) addEvent(e atoll.NetworkEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, r)
+	if r, ok := e.Refusal(); ok {
+		r.Opens = "" // other tests have it
+		l.list = append(l.list, r)
+	}
 }
 
 // takeAll returns the refusals since the last call.
@@ -97,7 +100,7 @@ func getPage(ns *Namespace, address, scheme, name, host string) (string, error) 
 func TestNamesAtOneAddress(t *testing.T) {
 	var refused refusalList
 	_, ns := open(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"good.example", "other.example"}},
-		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.addRefusal})
+		Options{Dial: manyNames(t).dial, Resolver: manyZone, Report: refused.addEvent})
 	ask(t, ns, "udp", question("good.example.", dns.TypeA))
 	ask(t, ns, "udp", question("good.example.", dns.TypeAAAA))
 	ask(t, ns, "udp", question("other.example.", dns.TypeA))
@@ -155,11 +158,49 @@ func readFull(r io.Reader, p []byte) error {
 	return err
 }
 
+// Dots at the end do not make another name.
+func TestDotsAtTheEnd(t *testing.T) {
+	_, ns := open(t, atoll.Network{Mode: atoll.NetworkOn, Deny: []string{"evil.example"}}, Options{Dial: manyNames(t).dial, Resolver: manyZone})
+	for _, host := range []string{"evil.example", "evil.example.", "evil.example..", "evil.example..."} {
+		if got, err := getPage(ns, "1.2.3.4:80", "http", "", host); !strings.Contains(got, "Atoll refused this request: ") || err != nil {
+			t.Errorf("host %q: got %q, %v", host, got, err)
+		}
+	}
+}
+
+// A secret opens no private address, also with mode on: those who may choose its hosts may not choose more.
+func TestSecretsOpenPublicAddresses(t *testing.T) {
+	for _, mode := range []atoll.NetworkMode{atoll.NetworkOn, atoll.NetworkEgress} {
+		policy, err := NewPolicy(atoll.Network{Mode: mode, Allow: []string{"npm"}}, atoll.Secret{Name: "K", Placeholder: "placeholder-0123456789", Hosts: []string{"x.evil.example"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns := need(t)
+		n, err := New(ns.Link(), Options{
+			Policy: policy, Dial: world{"tcp 10.1.2.3:6379": serveTCP(t, echo)}.dial,
+			Resolver: zone{"x.evil.example. 60 IN A 10.1.2.3", "registry.npmjs.org. 60 IN A 10.1.2.3"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"x.evil.example.", "registry.npmjs.org."} {
+			ask(t, ns, "udp", question(name, dns.TypeA))
+		}
+		if c, err := dialIn(ns, "tcp", "10.1.2.3:6379"); err == nil {
+			c.Close()
+			t.Errorf("mode %s: the private address is open", mode)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // QUIC hides the name that it is for, so it does not pass where names are checked, and programs do not learn of it.
 func TestQUICByName(t *testing.T) {
 	var refused refusalList
 	_, ns := open(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"good.example"}},
-		Options{Dial: manyNames(t).dial, Resolver: manyZone, Refused: refused.addRefusal})
+		Options{Dial: manyNames(t).dial, Resolver: manyZone, Report: refused.addEvent})
 	ask(t, ns, "udp", question("good.example.", dns.TypeA))
 	for _, qtype := range []uint16{dns.TypeHTTPS, dns.TypeSVCB} {
 		if a := ask(t, ns, "udp", question("good.example.", qtype)); len(a.Answer) != 0 || a.Rcode != dns.RcodeSuccess {

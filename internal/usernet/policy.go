@@ -1,6 +1,7 @@
 package usernet
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -73,8 +74,6 @@ func (p *Policy) checkEntries(nw atoll.Network) error {
 		for _, e := range entries {
 			if e.Host == "" {
 				err = checkNetwork(e.Network)
-			} else if e.ForRequests() && !p.egress {
-				err = fmt.Errorf("all requests are open with mode on: use mode egress, or deny")
 			}
 		}
 		if err != nil {
@@ -100,6 +99,7 @@ type trustLevel = egress.Trust
 
 const (
 	unlisted   = egress.Unlisted
+	byOthers   = egress.ByOthers
 	byWildcard = egress.ByWildcard
 	byName     = egress.ByName
 )
@@ -112,7 +112,7 @@ func (p *Policy) lookUpHost(host string, port int) (t trustLevel, partly bool) {
 
 // deniedHost returns why the policy refuses all of a host name at a port, "" if it does not. Port 0 means at all ports.
 func (p *Policy) deniedHost(host string, port int) (reason string) {
-	if entry := p.rules.DeniedHost(strings.ToLower(strings.TrimSuffix(host, ".")), port); entry != "" {
+	if entry := p.rules.DeniedHost(strings.ToLower(strings.TrimRight(host, ".")), port); entry != "" {
 		return fmt.Sprintf("--deny has %q", entry)
 	}
 	return ""
@@ -124,13 +124,13 @@ func (p *Policy) checkResolve(host string) (reason string) {
 		return reason
 	}
 	if t, _ := p.lookUpHost(host, 0); p.egress && t == unlisted {
-		return notAllowed
+		return egress.NotAllowed
 	}
 	return ""
 }
 
 // NeedsAuthority reports whether the network looks at requests in TLS, for which it needs a certificate authority.
-func (p *Policy) NeedsAuthority() bool { return p.rules.NamesHosts() }
+func (p *Policy) NeedsAuthority() bool { return p.rules.EndsTLS() }
 
 // checksNames reports whether what a connection may do can depend on the name that it says.
 func (p *Policy) checksNames() bool { return p.egress || p.rules.NamesHosts() }
@@ -161,24 +161,20 @@ func (p *Policy) refusedRange(dst netip.AddrPort, host *addrRange, t trustLevel)
 	return r, true
 }
 
-// notAllowed is the reason for a refused name, and for a refused public address.
-const notAllowed = "not in --allow"
-
-// explainRefusal returns the reason why addr, which r refuses, is not dialled, and what opens it. name is
-// the name that has this address, "" if none is known.
-func (r addrRange) explainRefusal(addr netip.Addr, name string) string {
-	if r.class == public {
-		return notAllowed
-	}
+// explainRefusal returns the verdict about addr, which r refuses. name is the name that has this address, "" if none is known.
+func (r addrRange) explainRefusal(addr netip.Addr, name string) verdict {
 	addr = reservedip.Canonical(addr)
+	if r.class == public {
+		return verdict{reason: egress.NotAllowed, opens: cmp.Or(name, addr.String())}
+	}
 	reason := r.describeAddress()
 	if name != "" {
 		reason = fmt.Sprintf("resolves to %s, %s", addr, reason)
 	}
 	if r.class == never {
-		return reason + ": nothing opens it"
+		return verdict{reason: reason + ": nothing opens it"}
 	}
-	return fmt.Sprintf("%s: --allow %s opens it", reason, addr)
+	return verdict{reason: fmt.Sprintf("%s: --allow %s opens it", reason, addr), opens: addr.String()}
 }
 
 // describeAddress returns the kind of the range's addresses with an article.

@@ -141,7 +141,7 @@ func TestPolicyDecides(t *testing.T) {
 		{"nor link-local", on, "db.example", "169.254.1.1", nil, byName, "link-local address"},
 		{"nor loopback", on, "db.example", "127.0.0.1", nil, byName, "loopback address"},
 
-		{"egress refuses what is not listed", egress, "", "1.1.1.1", nil, unlisted, notAllowed},
+		{"egress refuses what is not listed", egress, "", "1.1.1.1", nil, unlisted, "not in --allow"},
 		{"a network", egress, "1.1.1.0/24", "1.1.1.1", nil, unlisted, open},
 		{"everything public", egress, "0.0.0.0/0", "1.1.1.1", nil, unlisted, open},
 		{"everything does not open private addresses in egress", egress, "0.0.0.0/0", "10.0.0.1", nil, unlisted, "private address"},
@@ -150,6 +150,8 @@ func TestPolicyDecides(t *testing.T) {
 		{"a wildcard's answer", egress, "*.example.com", "1.1.1.1", nil, byWildcard, open},
 		{"a name's private answer", egress, "db.example", "10.0.0.5", nil, byName, open},
 		{"a wildcard's private answer", egress, "*.example.com", "10.0.0.5", nil, byWildcard, "private address"},
+		{"a set's or a secret's private answer", egress, "npm", "10.0.0.5", nil, byOthers, "private address"},
+		{"and with mode on", on, "npm", "10.0.0.5", nil, byOthers, "private address"},
 		{"a name's rebinding to the metadata service", egress, "db.example", "169.254.169.254", nil, byName, "metadata service"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -444,7 +446,7 @@ func refusalReason(p *Policy, addr netip.Addr, host *addrRange, t trustLevel) st
 	case !refused:
 		return ""
 	case r.class == public:
-		return notAllowed
+		return "not in --allow"
 	}
 	return r.what
 }

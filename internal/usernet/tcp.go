@@ -1,13 +1,13 @@
 package usernet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,20 +30,23 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	}
 	defer n.wg.Done()
 
-	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	open := n.checkAddress("tcp", dst)
-	if open == closed {
+	c := &tcpConn{Network: n, policy: n.policy.Load(), began: time.Now()}
+	c.to = n.findDestination(fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort))
+	c.opened = n.checkAddress(c.policy, c.to)
+	if c.opened.open == closed {
+		n.reportRefusal("tcp", n.names.findName(c.to.Addr()), c.to.AddrPort, c.opened)
 		r.Complete(true)
 		return
 	}
-	place := n.admitConn(dst)
+	place := n.admitConn(c.to.AddrPort)
 	if place == nil {
 		r.Complete(true)
 		return
 	}
 	defer n.conns.removeConn(place)
-	out, err := n.dialTCP(n.ctx, dst)
+	out, err := n.dialTCP(n.ctx, c.to.AddrPort)
 	if err != nil {
+		n.reportFailure("tcp", c.to.AddrPort, c.opened, err)
 		r.Complete(true)
 		return
 	}
@@ -58,112 +61,161 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	}
 	defer ep.Close()
 	keepAlive(ep)
-	guest := &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq, place: place}
-	reset := guest.Reset
+	c.guest = &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq, place: place}
+	c.out = out
+	reset := c.guest.Reset
 	place.end.Store(&reset)
-	joinConns(n.ctx, guest, out, func(ctx context.Context, fail func()) {
-		if open == forAll && !n.opts.Policy.rules.NamesHosts() {
-			spliceConns(guest, out, guest, fail)
-		} else if err := n.serveNamed(ctx, guest, out, dst, open, fail); err != nil {
-			n.opts.Log.Debug("head", "address", dst.String(), "err", err)
-			fail()
-		}
-	})
+	joinConns(n.ctx, c.guest, out, c.serve)
 }
 
-// serveNamed serves a connection for which it matters what it says. It fails if the connection must not go on, or cannot begin.
-func (n *Network) serveNamed(ctx context.Context, guest *guestConn, out net.Conn, dst netip.AddrPort, open opening, fail func()) error {
-	head, err := gateway.ReadHead(guest, out)
-	if err != nil {
-		return err
+// A tcpConn is a connection of the sandbox.
+type tcpConn struct {
+	*Network
+	policy *Policy // when it began
+	to     destination
+	opened verdict
+	began  time.Time
+	guest  *guestConn
+	out    net.Conn
+}
+
+// serve serves the connection until its end.
+func (c *tcpConn) serve(ctx context.Context, fail func()) {
+	event := newEvent("tcp", c.names.findName(c.to.Addr()), c.to.AddrPort)
+	event.Rule = c.opened.rule
+	if c.opened.open != forAll || c.policy.rules.NamesHosts() {
+		c.serveNamed(ctx, &event, fail)
+	} else if c.watchPolicy(func(p *Policy, open opening) bool { return open == forAll && !p.rules.NamesHosts() }) {
+		spliceConns(c.guest, c.out, c.guest, fail)
+	} else {
+		c.refuse(&event, changed, fail)
 	}
-	from := io.Reader(guest)
-	to := gateway.Target{Addr: dst, CheckHost: func(host string) string { return n.checkName(host, dst, open) }}
+	if event.Verdict == atoll.NetworkAllowed {
+		event.Duration = atoll.Duration(time.Since(c.began))
+		event.Sent, event.Received = atoll.Bytes(c.guest.sent.Load()), atoll.Bytes(c.guest.received.Load())
+		c.report(event)
+	}
+}
+
+// changed is the verdict about a connection that the policy opened, and another policy, since then, does not.
+var changed = verdict{reason: "the rules of the network have changed"}
+
+// watchPolicy has the connection end when mayGoOn is false for another policy and how that opens the destination. It reports
+// whether the connection may go on by the policy of now.
+func (c *tcpConn) watchPolicy(mayGoOn func(p *Policy, open opening) bool) bool {
+	check := func() bool {
+		p := c.Network.policy.Load()
+		return p == c.policy || mayGoOn(p, c.checkAddress(p, c.to).open)
+	}
+	c.guest.place.check.Store(&check)
+	return check()
+}
+
+// refuse reports that the connection is refused, and resets it.
+func (c *tcpConn) refuse(event *atoll.NetworkEvent, v verdict, fail func()) {
+	event.Verdict = atoll.NetworkRefused
+	c.reportRefusal(event.Protocol, event.Host, c.to.AddrPort, v)
+	fail()
+}
+
+// serveNamed serves a connection for which it matters what it says. It completes the event, whose verdict is empty if others report the
+// connection.
+func (c *tcpConn) serveNamed(ctx context.Context, event *atoll.NetworkEvent, fail func()) {
+	if !c.watchPolicy(func(_ *Policy, open opening) bool { return open == c.opened.open }) {
+		c.refuse(event, changed, fail)
+		return
+	}
+	head, err := gateway.ReadHead(c.guest, c.out)
+	if err != nil {
+		event.Verdict, event.Reason = atoll.NetworkFailed, err.Error()
+		c.report(*event)
+		fail()
+		return
+	}
+	from := io.Reader(c.guest)
+	mayGoOn := func(_ *Policy, open opening) bool { return open >= forNames }
+	v, port := verdict{open: c.opened.open}, int(c.to.Port())
 	switch head.Protocol {
 	case gateway.HTTP:
-		n.gateway.ServeHTTP(ctx, guest, head, out, to)
-		return nil
+		c.serveRequests(event, func() { c.gateway.ServeHTTP(ctx, c.guest, head, c.out, c.newTarget()) }, fail)
+		return
 	case gateway.TLS:
-		err = n.checkServerName(head.ServerName, dst, open)
-		if err == nil && n.opts.Policy.rules.Inspects(head.ServerName, int(dst.Port())) {
-			n.gateway.ServeTLS(ctx, guest, head, out, to)
-			return nil
+		event.Protocol, event.Host = "tls", cmp.Or(head.ServerName, event.Host)
+		v = c.checkName(c.policy, head.ServerName, c.to, c.opened.open, false)
+		if v.open != closed && c.policy.rules.Inspects(head.ServerName, port) {
+			c.serveRequests(event, func() { c.gateway.ServeTLS(ctx, c.guest, head, c.out, c.newTarget()) }, fail)
+			return
+		}
+		if v.open == forSome { // no rule makes that possible
+			v = onlyRequests
+		}
+		mayGoOn = func(p *Policy, open opening) bool {
+			return open != closed && c.checkName(p, head.ServerName, c.to, open, true).open != closed && !p.rules.Inspects(head.ServerName, port)
 		}
 	default:
-		if open == forSome {
-			err = n.refuseHost("tcp", n.names.findName(dst.Addr()), dst, "--allow has requests of HTTP to this host only")
+		if c.opened.open == forSome {
+			v = onlyRequests
 		}
 		if head.Protocol == gateway.Unclear {
-			from = head.Watch(guest)
+			from = head.Watch(c.guest)
 		}
 	}
-	if err == nil {
-		_, err = out.Write(head.Client)
+	if v.open != closed && !c.watchPolicy(mayGoOn) {
+		v = changed
 	}
-	if err == nil {
-		_, err = guest.Write(head.Server)
-	}
-	if err == nil {
-		spliceConns(guest, out, from, fail)
-	}
-	return err
-}
-
-// checkServerName checks the name of a TLS client, as checkName does, and reports a refusal.
-func (n *Network) checkServerName(name string, dst netip.AddrPort, open opening) error {
-	if reason := n.checkName(name, dst, open); reason != "" {
-		return n.refuseHost("tls", name, dst, reason)
-	}
-	return nil
-}
-
-// checkName returns why a connection to dst, which the policy opens, must not be for name; "" if it may.
-func (n *Network) checkName(name string, dst netip.AddrPort, open opening) (reason string) {
-	policy, port := n.opts.Policy, int(dst.Port())
-	if reason := policy.deniedHost(name, port); reason != "" || open == forAll {
-		return reason
-	}
-	if name == "" {
-		return fmt.Sprintf("it names no host, and %s is open for hosts by name only", dst.Addr())
-	}
-	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
-		return fmt.Sprintf("it names an address, and %s is open for hosts by name only", dst.Addr())
-	}
-	trust, _ := policy.lookUpHost(name, port)
-	if trust == unlisted {
-		return notAllowed
-	}
-	if !n.names.hasName(dst.Addr(), name) {
-		return fmt.Sprintf("DNS did not give %s as an address of this host", dst.Addr())
-	}
-	if r, refused := policy.refusedRange(dst, n.host.findRange(dst.Addr()), trust); refused {
-		return r.explainRefusal(dst.Addr(), name)
-	}
-	return ""
-}
-
-// refuseHost reports that a connection to dst is refused for the host that it names, and returns the reason as an error.
-func (n *Network) refuseHost(protocol, host string, dst netip.AddrPort, reason string) error {
-	n.reportHost(protocol, host, dst, reason)
-	return errors.New(reason)
-}
-
-// reportHost reports that a connection to dst is refused for the host that it names.
-func (n *Network) reportHost(protocol, host string, dst netip.AddrPort, reason string) {
-	host = printableHost(host)
-	r := atoll.Refusal{Host: host, Address: dst.Addr().Unmap().String(), Port: int(dst.Port()), Protocol: protocol, Reason: reason}
-	n.opts.Log.Debug("refused", "network", protocol, "host", host, "address", dst.String(), "reason", reason)
-	n.opts.Refused(r)
-}
-
-// printableHost returns a host as a client wrote it with a question mark for each character that no host has, and not longer than a host.
-func printableHost(host string) string {
-	return strings.Map(func(r rune) rune {
-		if r <= ' ' || r >= 0x7f {
-			return '?'
+	if v.open == closed {
+		if head.Protocol == gateway.TLS {
+			event.Host = head.ServerName
 		}
-		return r
-	}, host[:min(len(host), 253)])
+		c.refuse(event, v, fail)
+		return
+	}
+	event.Rule = cmp.Or(v.rule, event.Rule)
+	_, err = c.out.Write(head.Client)
+	if err == nil {
+		_, err = c.guest.Write(head.Server)
+	}
+	if err != nil {
+		fail()
+		return
+	}
+	spliceConns(c.guest, c.out, from, fail)
+}
+
+// onlyRequests is the verdict about a connection that is not of HTTP.
+var onlyRequests = verdict{reason: "--allow has requests of HTTP to this host only"}
+
+// serveRequests has the gateway serve the connection, which reports the requests.
+func (c *tcpConn) serveRequests(event *atoll.NetworkEvent, serve func(), fail func()) {
+	if !c.watchPolicy(func(_ *Policy, open opening) bool { return open != closed }) {
+		c.refuse(event, changed, fail)
+		return
+	}
+	event.Verdict = ""
+	serve()
+}
+
+// newTarget returns the target of the requests of the connection.
+func (c *tcpConn) newTarget() gateway.Target {
+	check := func(host string, known bool) verdict {
+		p, to := c.Network.policy.Load(), c.to
+		if !known {
+			to = c.findDestination(c.to.AddrPort)
+		}
+		v := c.checkAddress(p, to)
+		if v.open == closed && known {
+			return v
+		}
+		return c.checkName(p, host, to, v.open, known)
+	}
+	return gateway.Target{
+		Addr: c.to.AddrPort,
+		CheckHost: func(host string) (reason, opens string) {
+			v := check(host, false)
+			return v.reason, v.opens
+		},
+		StillAllowed: func(host string) bool { return check(host, true).open != closed },
+	}
 }
 
 // dialMore connects to dst for a connection that has been admitted, and counts that as one more.
@@ -224,7 +276,7 @@ func (n *Network) dialTCP(ctx context.Context, dst netip.AddrPort) (net.Conn, er
 func (n *Network) admitConn(dst netip.AddrPort) *openConn {
 	c := n.conns.addConn(n.opts.MaxConns, n.opts.ConnIdle)
 	if c == nil {
-		n.reportRefusal("tcp", dst, func(string) string { return fmt.Sprintf("more than %d connections at once", n.opts.MaxConns) })
+		n.reportRefusal("tcp", n.names.findName(dst.Addr()), dst, verdict{reason: fmt.Sprintf("more than %d connections at once", n.opts.MaxConns)})
 	}
 	return c
 }
@@ -246,17 +298,22 @@ type guestConn struct {
 	wq    *waiter.Queue
 	place *openConn
 	ended atomic.Bool // by us
+
+	sent, received atomic.Int64 // bytes, by the sandbox
 }
 
 func (c *guestConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	c.place.markUsed()
+	c.sent.Add(int64(n))
 	return n, err
 }
 
 func (c *guestConn) Write(p []byte) (int, error) {
 	c.place.markUsed()
-	return c.TCPConn.Write(p)
+	n, err := c.TCPConn.Write(p)
+	c.received.Add(int64(n))
+	return n, err
 }
 
 // CloseWrite ends the data to the sandbox.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +17,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 const (
@@ -26,18 +30,18 @@ const (
 // calls it for one packet at a time; it must not block. False makes the stack answer with ICMP port
 // unreachable.
 func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
-	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
-	open := n.checkAddress("udp", dst)
-	if open == forSome {
-		n.reportRefusal("udp", dst, func(string) string { return "--allow has requests of HTTP to this host only" })
-	}
-	if open < forNames {
-		return false
+	policy, to := n.policy.Load(), n.findDestination(fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort))
+	dst, v := to.AddrPort, n.checkAddress(policy, to)
+	if v.open == forSome {
+		v = onlyRequests
 	}
 	// QUIC hides its name, so it must not pass where names matter.
-	byName := open == forNames || n.opts.Policy.rules.NamesHosts()
-	if byName && dst.Port() == quicPort {
-		n.reportQUIC(dst)
+	byName := v.open == forNames || policy.rules.NamesHosts()
+	if v.open != closed && byName && dst.Port() == quicPort {
+		v = hidesName
+	}
+	if v.open == closed {
+		n.reportRefusal("udp", n.names.findName(dst.Addr()), dst, v)
 		return false
 	}
 	if !n.beginWork() {
@@ -50,23 +54,34 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		n.opts.Log.Debug("flow", "network", "udp", "address", dst.String(), "err", err.String())
 		return false
 	}
-	f := &flow{guest: gonet.NewUDPConn(&wq, ep)}
+	f := &flow{guest: gonet.NewUDPConn(&wq, ep), event: newEvent("udp", n.names.findName(dst.Addr()), dst)}
+	f.event.Rule = v.rule
 	if byName {
-		f.refuseQUIC = func() { n.reportQUIC(dst) }
+		f.refuseQUIC = func() { n.reportRefusal("udp", f.event.Host, dst, hidesName) }
+	}
+	f.mayGoOn = func() bool {
+		p := n.policy.Load()
+		open := n.checkAddress(p, to).open
+		return open >= forNames && (byName || open == forAll && !p.rules.NamesHosts())
 	}
 	n.flows.addFlow(f, n.opts.MaxFlows)
 	go func() {
 		defer n.wg.Done()
 		defer n.flows.removeFlow(f)
+		began := time.Now()
+		if n.policy.Load() != policy && !f.mayGoOn() { // the change may have come before addFlow
+			f.close()
+			return
+		}
 		n.serveFlow(f, dst)
+		f.event.Duration = atoll.Duration(time.Since(began))
+		n.report(f.event)
 	}()
 	return true
 }
 
-// reportQUIC reports that QUIC to dst is refused.
-func (n *Network) reportQUIC(dst netip.AddrPort) {
-	n.reportRefusal("udp", dst, func(string) string { return "QUIC hides which host it is for: programs use TCP instead" })
-}
+// hidesName is the verdict about QUIC where names matter.
+var hidesName = verdict{reason: "QUIC hides which host it is for: programs use TCP instead"}
 
 // isQUIC reports whether a datagram begins a connection of QUIC.
 func isQUIC(b []byte) bool {
@@ -84,6 +99,7 @@ func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
 	out, err := n.opts.Dial(ctx, "udp", dst.String())
 	if err != nil {
 		n.opts.Log.Debug("dial", "network", "udp", "address", dst.String(), "err", err)
+		f.event.Verdict, f.event.Reason = atoll.NetworkFailed, explainDial(err)
 		return
 	}
 	if !f.setOut(out) {
@@ -92,11 +108,11 @@ func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer f.close()
-		f.sendOutward()
+		f.event.Sent = f.sendOutward()
 	})
 	defer wg.Wait()
 	defer f.close()
-	f.receiveInward(n.opts.FlowIdle)
+	f.event.Received = f.receiveInward(n.opts.FlowIdle)
 }
 
 // A flow carries the datagrams between one port of the sandbox and one outside.
@@ -104,7 +120,10 @@ type flow struct {
 	guest *gonet.UDPConn
 	used  atomic.Int64 // time of the last datagram, Unix nanoseconds
 
-	refuseQUIC func() // called for a datagram of QUIC, which ends the flow; nil if QUIC may pass
+	refuseQUIC func()      // called for a datagram of QUIC, which ends the flow; nil if QUIC may pass
+	mayGoOn    func() bool // reports whether the policy lets the flow go on
+
+	event atoll.NetworkEvent // of the flow, for those who serve it
 
 	mu     sync.Mutex
 	out    net.Conn // guarded by mu; nil while it is dialled
@@ -141,45 +160,47 @@ func (f *flow) close() {
 	}
 }
 
-// sendOutward carries datagrams outwards until the flow is closed.
-func (f *flow) sendOutward() {
+// sendOutward carries datagrams outwards until the flow is closed, and returns their bytes.
+func (f *flow) sendOutward() (sent atoll.Bytes) {
 	b := make([]byte, maxDatagram)
 	for {
 		n, err := f.guest.Read(b)
 		if err != nil {
-			return
+			return sent
 		}
 		if f.refuseQUIC != nil && isQUIC(b[:n]) {
 			f.refuseQUIC()
-			return
+			return sent
 		}
 		f.markUsed()
+		sent += atoll.Bytes(n)
 		// A datagram that cannot be sent is lost, which is what UDP promises.
 		if _, err := f.out.Write(b[:n]); errors.Is(err, net.ErrClosed) {
-			return
+			return sent
 		}
 	}
 }
 
 // receiveInward carries datagrams inwards until the flow is closed, was idle for too long, or the
-// other side reports that nobody is there.
-func (f *flow) receiveInward(idle time.Duration) {
+// other side reports that nobody is there. It returns their bytes.
+func (f *flow) receiveInward(idle time.Duration) (received atoll.Bytes) {
 	b := make([]byte, maxDatagram)
 	for {
 		rest := idle - time.Since(time.Unix(0, f.used.Load()))
 		if rest <= 0 {
-			return
+			return received
 		}
 		_ = f.out.SetReadDeadline(time.Now().Add(rest))
 		n, err := f.out.Read(b)
 		switch {
 		case err == nil:
 			f.markUsed()
+			received += atoll.Bytes(n)
 			_, _ = f.guest.Write(b[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case errors.Is(err, syscall.EMSGSIZE):
 		default:
-			return
+			return received
 		}
 	}
 }
@@ -219,13 +240,22 @@ func (t *flowTable) removeFlow(f *flow) {
 }
 
 func (t *flowTable) closeAll() {
-	t.mu.Lock()
-	all := make([]*flow, 0, len(t.set))
-	for f := range t.set {
-		all = append(all, f)
-	}
-	t.mu.Unlock()
-	for _, f := range all {
+	for _, f := range t.listFlows() {
 		f.close()
 	}
+}
+
+// endRefused closes the flows that must not go on.
+func (t *flowTable) endRefused() {
+	for _, f := range t.listFlows() {
+		if !f.mayGoOn() {
+			f.close()
+		}
+	}
+}
+
+func (t *flowTable) listFlows() []*flow {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.set))
 }

@@ -32,12 +32,12 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -51,7 +51,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/gateway"
-	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // The addresses on the link. The owner of the guest's IP address must have its MAC
@@ -93,6 +92,7 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 // Options configure a Network. Only Policy is required.
 type Options struct {
+	// Policy decides until SetPolicy.
 	Policy *Policy
 	// Dial replaces net.Dialer's DialContext.
 	Dial DialFunc
@@ -115,9 +115,11 @@ type Options struct {
 	FlowIdle time.Duration
 	// DialTimeout ends an attempt to connect.
 	DialTimeout time.Duration
-	// Refused, if it is not nil, is called for each name and address that the Network refuses, without
-	// a count and times. It may be called from many goroutines at once, and must not block.
-	Refused func(atoll.Refusal)
+	// Report, if it is not nil, is called for each name, connection and request that has ended or is refused, without a number and
+	// a time. It may be called from many goroutines at once, and must not block.
+	Report func(atoll.NetworkEvent)
+	// Advise returns a sentence for programs in the sandbox about how to open an entry of Network.Allow. Nil means none.
+	Advise func(entry string) string
 	// Log gets refusals and failures at level Debug. Nil means none.
 	Log *slog.Logger
 
@@ -136,8 +138,8 @@ func (o Options) withDefaults() Options {
 	if o.Resolver == nil {
 		o.Resolver = systemResolver()
 	}
-	if o.Refused == nil {
-		o.Refused = func(atoll.Refusal) {}
+	if o.Report == nil {
+		o.Report = func(atoll.NetworkEvent) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -161,12 +163,13 @@ func setDefault[T int | time.Duration](v *T, def T) {
 // A Network serves one link until Close. Its methods may be called at once
 // from many goroutines.
 type Network struct {
-	opts  Options
-	host  *hostAddrs
-	names *nameTable
-	stack *stack.Stack
-	link  *link
-	dns   *dnsServer
+	opts   Options
+	policy atomic.Pointer[Policy]
+	host   *hostAddrs
+	names  *nameTable
+	stack  *stack.Stack
+	link   *link
+	dns    *dnsServer
 
 	gateway *gateway.Gateway // for connections to addresses that are open for names only
 
@@ -190,12 +193,14 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 		return nil, errors.Join(atoll.Errorf("network", "", atoll.ErrInvalid, "no policy"), link.Close())
 	}
 	n := &Network{opts: opts.withDefaults(), host: newHostAddrs(), names: newNameTable()}
+	n.policy.Store(opts.Policy)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gateway = gateway.New(gateway.Options{
-		Refused:   func(host string, dst netip.AddrPort, reason string) { n.reportHost("http", host, dst, reason) },
+		Report:    n.report,
+		Advise:    n.opts.Advise,
 		Dial:      n.dialMore,
 		Log:       n.opts.Log,
-		Rules:     n.opts.Policy.rules,
+		Rules:     opts.Policy.rules,
 		Authority: n.opts.Authority,
 		Value:     n.opts.Value,
 		DialHost:  n.dialHost,
@@ -207,6 +212,20 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 		return nil, errors.Join(atoll.E("network", "", atoll.ErrInternal, err), n.Close())
 	}
 	return n, nil
+}
+
+// SetPolicy replaces the policy, and resets the connections that the new one refuses, or of which it wants to know more than the old one
+// did. It fails if the new one looks at requests in TLS and the network has no authority.
+func (n *Network) SetPolicy(p *Policy) error {
+	if p.NeedsAuthority() && n.opts.Authority == nil {
+		return atoll.Errorf("network", "", atoll.ErrInvalid,
+			"rules for requests need a certificate that comes into the sandbox at its start: stop the sandbox first, or create it with such a rule")
+	}
+	n.policy.Store(p)
+	n.gateway.SetRules(p.rules)
+	n.conns.endRefused()
+	n.flows.endRefused()
+	return nil
 }
 
 // startStack creates the network stack and the DNS server.
@@ -343,67 +362,6 @@ func (n *Network) beginWork() bool {
 	}
 	n.wg.Add(1)
 	return true
-}
-
-// An opening says how the policy opens an address.
-type opening int
-
-const (
-	closed   opening = iota
-	forSome          // for some requests of HTTP to names only
-	forNames         // for names only
-	forAll
-)
-
-// checkAddress asks the policy for the address that is about to be dialled, and reports a refusal.
-func (n *Network) checkAddress(network string, dst netip.AddrPort) (open opening) {
-	policy := n.opts.Policy
-	if entry := policy.rules.DeniedAddress(reservedip.Canonical(dst.Addr()), int(dst.Port())); entry != "" {
-		n.reportRefusal(network, dst, func(string) string { return fmt.Sprintf("--deny has %q", entry) })
-		return closed
-	}
-	host := n.host.findRange(dst.Addr())
-	r, refused := policy.refusedRange(dst, host, unlisted)
-	if !refused {
-		return forAll
-	}
-	for _, name := range n.names.listedNames(dst.Addr()) {
-		t, partly := policy.lookUpHost(name, int(dst.Port()))
-		if t == unlisted || policy.deniedHost(name, int(dst.Port())) != "" {
-			continue
-		}
-		if r, refused = policy.refusedRange(dst, host, t); !refused && partly {
-			open = max(open, forSome)
-		} else if !refused {
-			return forNames
-		}
-	}
-	if open == closed {
-		n.reportRefusal(network, dst, func(name string) string { return n.explainAddress(r, dst, name) })
-	}
-	return open
-}
-
-// explainAddress returns why dst, which r refuses, is not dialled. name is the name that has the address, "" if none is known.
-func (n *Network) explainAddress(r addrRange, dst netip.AddrPort, name string) string {
-	if t, _ := n.opts.Policy.lookUpHost(name, 0); name != "" && t != unlisted {
-		if reason := n.opts.Policy.deniedHost(name, int(dst.Port())); reason != "" {
-			return reason
-		}
-		if t, _ := n.opts.Policy.lookUpHost(name, int(dst.Port())); t == unlisted {
-			return fmt.Sprintf("--allow has other ports of this host: --allow %s:%d opens it", name, dst.Port())
-		}
-	}
-	return r.explainRefusal(dst.Addr(), name)
-}
-
-// reportRefusal reports that dst is refused. explain returns the reason for a name that dst has; ""
-// for none.
-func (n *Network) reportRefusal(network string, dst netip.AddrPort, explain func(name string) string) {
-	name := n.names.findName(dst.Addr())
-	r := atoll.Refusal{Host: name, Address: dst.Addr().Unmap().String(), Port: int(dst.Port()), Protocol: network, Reason: explain(name)}
-	n.opts.Log.Debug("refused", "network", network, "address", dst.String(), "reason", r.Reason)
-	n.opts.Refused(r)
 }
 
 func stackError(what string, err tcpip.Error) error {

@@ -20,7 +20,7 @@ var recordedOps = map[string]string{
 	"Provider.UpdateWorkspace": "update workspace", "Provider.RemoveWorkspace": "remove workspace", "Provider.RemoveImage": "remove image",
 	"Provider.PruneImages": "prune images", "Provider.RemoveSnapshot": "remove snapshot", "Provider.Reconcile": "reconcile", "Provider.Secret": "secret",
 
-	"Sandbox.Start": "start", "Sandbox.Stop": "stop", "Sandbox.Pause": "pause", "Sandbox.Resume": "resume", "Sandbox.Extend": "extend",
+	"Sandbox.Start": "start", "Sandbox.Stop": "stop", "Sandbox.Pause": "pause", "Sandbox.Resume": "resume", "Sandbox.Extend": "extend", "Sandbox.UpdateNetwork": "network",
 	"Sandbox.Snapshot": "snapshot", "Sandbox.Remove": "remove", "Sandbox.Exec": "exec",
 }
 

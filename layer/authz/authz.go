@@ -126,7 +126,11 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	return p.Provider.Create(ctx, spec)
+	sb, err := p.Provider.Create(ctx, spec)
+	if _, ok := boundedAccount(ctx); !ok || err != nil {
+		return sb, err
+	}
+	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, p}, nil
 }
 
 // Reserve implements atoll.Reserver.
@@ -172,7 +176,21 @@ func (p *provider) checkSandbox(ctx context.Context, op, ref string, sb atoll.Sa
 	case !a.CanUse(st.Spec.Project):
 		return nil, p.hideObject(ctx, op, st.Spec.Project, ref, atoll.ErrNotFound)
 	}
-	return sb, nil
+	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, p}, nil
+}
+
+// A sandbox is one of a project, for a caller who is restricted to projects.
+type sandbox struct {
+	atoll.SandboxLayer
+	p *provider
+}
+
+// UpdateNetwork implements atoll.NetworkUpdater: an agent that has the key of its project must not open the network of its sandbox.
+func (s *sandbox) UpdateNetwork(ctx context.Context, change atoll.NetworkChange) error {
+	if err := s.p.requireAdmin(ctx, "network", s.ID(), "a change of the network of a sandbox"); err != nil {
+		return err
+	}
+	return atoll.UpdateNetwork(ctx, s.Sandbox, change)
 }
 
 // Resolve implements atoll.Resolver.

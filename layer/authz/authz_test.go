@@ -62,8 +62,8 @@ type wired struct {
 func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 // A caller with auth.RoleProject gets all promises of a provider, except those that concern all
-// projects. Package authz changes specs and hides other projects. It wraps no sandbox, no process
-// and no file, so the suite leaves those groups out.
+// projects. Package authz changes specs and hides other projects. It wraps no process and
+// no file, and a sandbox only to guard its network, so the suite leaves those groups out.
 func TestConformance(t *testing.T) {
 	of := auth.Account{Name: "team", Role: auth.RoleProject, Projects: suiteProjects}
 	open := func(t *testing.T) atoll.Provider {
@@ -91,6 +91,29 @@ func TestConformance(t *testing.T) {
 
 // suiteProjects are the projects in which the suite creates sandboxes.
 var suiteProjects = []string{atoll.DefaultProject, "one", "two", "other", "mine", "wishes", "project-1", "third"}
+
+// A project cannot change the network of its sandbox, whose agent may have its key. Others can.
+func TestNetworkOfSandbox(t *testing.T) {
+	inner := newMock(t, t.TempDir())
+	p := authz.New(inner, authz.Options{})
+	defer p.Close()
+	sb, err := p.Create(withProjects(t, "one"), &atoll.Spec{Project: "one", Network: atoll.Network{Mode: atoll.NetworkOn}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := p.Get(withProjects(t, "one"), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []atoll.Sandbox{sb, found} {
+		wantKind(t, "UpdateNetwork", atoll.UpdateNetwork(withProjects(t, "one"), one, atoll.NetworkChange{}), atoll.ErrDenied)
+	}
+	asAdmin, err := p.Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, "UpdateNetwork of an admin", atoll.UpdateNetwork(t.Context(), asAdmin, atoll.NetworkChange{}), atoll.ErrUnsupported)
+}
 
 func TestLayer(t *testing.T) {
 	providertest.CheckLayer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })

@@ -130,7 +130,7 @@ var routeCases = map[string]routeCase{
 var bodies = map[string]string{
 	"execInSandbox":  `{"args":["echo","x"]}`,
 	"execWithEvents": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
-	"resizeProcess": `{"rows":20,"cols":80}`, "extendSandbox": `{"ttl":"1h"}`, "changeFile": `{"mode":420}`,
+	"resizeProcess": `{"rows":20,"cols":80}`, "extendSandbox": `{"ttl":"1h"}`, "updateSandboxNetwork": `{"network":{"mode":"on"}}`, "changeFile": `{"mode":420}`,
 }
 
 var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "linkFile": "from=" + mark + "&to=linked", "dialPort": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}

@@ -118,6 +118,18 @@ func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
 	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Refusals", nil), func(ctx context.Context) (atoll.Refusals, error) { return atoll.RefusalsOf(ctx, s.Sandbox) })
 }
 
+// NetworkLog implements atoll.NetworkLogger.
+func (s *sandbox) NetworkLog(ctx context.Context, after int64, wait time.Duration) (atoll.NetworkLog, error) {
+	return invokeFunc(ctx, s.f, s.newCall("Sandbox.NetworkLog", after), func(ctx context.Context) (atoll.NetworkLog, error) {
+		return atoll.NetworkLogOf(ctx, s.Sandbox, after, wait)
+	})
+}
+
+// UpdateNetwork implements atoll.NetworkUpdater.
+func (s *sandbox) UpdateNetwork(ctx context.Context, change atoll.NetworkChange) error {
+	return s.f(ctx, s.newCall("Sandbox.UpdateNetwork", change), func(ctx context.Context) error { return atoll.UpdateNetwork(ctx, s.Sandbox, change) })
+}
+
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	return invokeFunc(ctx, s.f, s.newCall("Sandbox.Processes", nil), func(ctx context.Context) ([]atoll.ProcessStatus, error) { return atoll.Processes(ctx, s.Sandbox) })
@@ -156,13 +168,15 @@ func (p *process) Resize(ctx context.Context, size atoll.Size) error {
 }
 
 var (
-	_ atoll.Filer         = (*sandbox)(nil)
-	_ atoll.Dialer        = (*sandbox)(nil)
-	_ atoll.Pauser        = (*sandbox)(nil)
-	_ atoll.Extender      = (*sandbox)(nil)
-	_ atoll.Snapshotter   = (*sandbox)(nil)
-	_ atoll.Meter         = (*sandbox)(nil)
-	_ atoll.Refuser       = (*sandbox)(nil)
-	_ atoll.ProcessLister = (*sandbox)(nil)
-	_ atoll.Resizer       = (*process)(nil)
+	_ atoll.Filer          = (*sandbox)(nil)
+	_ atoll.Dialer         = (*sandbox)(nil)
+	_ atoll.Pauser         = (*sandbox)(nil)
+	_ atoll.Extender       = (*sandbox)(nil)
+	_ atoll.Snapshotter    = (*sandbox)(nil)
+	_ atoll.Meter          = (*sandbox)(nil)
+	_ atoll.Refuser        = (*sandbox)(nil)
+	_ atoll.NetworkLogger  = (*sandbox)(nil)
+	_ atoll.NetworkUpdater = (*sandbox)(nil)
+	_ atoll.ProcessLister  = (*sandbox)(nil)
+	_ atoll.Resizer        = (*process)(nil)
 )

@@ -24,7 +24,7 @@ func detectCaps(groups cgroup.Base) atoll.Caps {
 		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, DurableExec: true, Usage: true,
 		Images: true, ImageStore: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: groups.Memory, CPULimit: groups.CPU, ProcessLimit: true, DiskLimit: true,
-		NetworkNone: true, NetworkOn: true, Egress: true, Gateway: true, Refusals: true,
+		NetworkNone: true, NetworkOn: true, Egress: true, Gateway: true, Refusals: true, NetworkLog: true, NetworkUpdate: true,
 	}
 }
 

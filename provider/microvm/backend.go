@@ -41,7 +41,7 @@ func capsOf(able vm.Caps, groups cgroup.Base) atoll.Caps {
 		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: vmengine.Usage && sized,
 		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
 		MemoryLimit: sized, CPULimit: groups.CPU && sized, ProcessLimit: sized, DiskLimit: !able.Root,
-		NetworkNone: true, NetworkOn: network, Egress: network, Gateway: network, Refusals: network,
+		NetworkNone: true, NetworkOn: network, Egress: network, Gateway: network, Refusals: network, NetworkLog: network, NetworkUpdate: network,
 	}
 }
 

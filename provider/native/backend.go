@@ -39,7 +39,7 @@ func detectCaps(dir string, users bool, groups cgroup.Base) atoll.Caps {
 		Images: true, ImageStore: true, Users: users, BindMounts: true, Volumes: true, VolumeLocks: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: groups.Memory, CPULimit: groups.CPU, ProcessLimit: true, DiskLimit: quotas, DiskWatch: !quotas,
 		Pause: groups.Freeze, Snapshot: groups.Freeze,
-		NetworkNone: true, NetworkOn: true, Egress: true, Gateway: true, Refusals: true,
+		NetworkNone: true, NetworkOn: true, Egress: true, Gateway: true, Refusals: true, NetworkLog: true, NetworkUpdate: true,
 	}
 }
 

@@ -120,6 +120,13 @@ func checkAbilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	checkCap(t, "Usage", caps.Usage, err)
 	_, err = atoll.RefusalsOf(ctx, sb)
 	checkCap(t, "Refusals", caps.Refusals, err)
+	_, err = atoll.NetworkLogOf(ctx, sb, 0, 0)
+	checkCap(t, "NetworkLog", caps.NetworkLog, err)
+	if err := atoll.UpdateNetwork(ctx, sb, atoll.NetworkChange{}); caps.NetworkUpdate { // the sandbox has no network
+		wantKind(t, "UpdateNetwork", err, atoll.ErrInvalid)
+	} else {
+		wantKind(t, "UpdateNetwork", err, atoll.ErrUnsupported)
+	}
 	_, err = atoll.Dial(ctx, sb, 9)
 	if caps.Dial {
 		wantKind(t, "Dial of a port without a listener", err, atoll.ErrUnavailable)

@@ -29,7 +29,7 @@ var (
 	sandboxAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Extender](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
-		reflect.TypeFor[atoll.Refuser](), reflect.TypeFor[atoll.ProcessLister]())
+		reflect.TypeFor[atoll.Refuser](), reflect.TypeFor[atoll.NetworkLogger](), reflect.TypeFor[atoll.NetworkUpdater](), reflect.TypeFor[atoll.ProcessLister]())
 	processAbilities = abilityTypes(reflect.TypeFor[atoll.Process](), reflect.TypeFor[atoll.Resizer]())
 	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS](), reflect.TypeFor[atoll.Editor]())
 )

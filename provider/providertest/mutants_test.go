@@ -39,6 +39,7 @@ var mutants = []mutant{
 		return falseCapsProvider{atoll.ProviderLayer{Provider: p}}
 	})),
 	newMutant("claims to know refusals", "caps/each optional ability works exactly if its cap is set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.Refusals = true }))),
+	newMutant("claims to log its network", "caps/each optional ability works exactly if its cap is set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.NetworkLog = true }))),
 	newMutant("hides its image store", "caps/the stores work exactly if their caps are set", onMock(changeInfo(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
 	newMutant("starts again without the cap", "caps/Caps.Restart says whether a stopped sandbox can start again", onMock(changeInfo(func(i *atoll.Info) {
 		i.Caps.Durable, i.Caps.Restart = atoll.DurableNone, false

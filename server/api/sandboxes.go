@@ -81,6 +81,18 @@ func sandboxRoutes() []Route {
 			Method: "GET", Path: "/v1/sandboxes/{id}/refusals", Name: "listSandboxRefusals", Tag: "sandboxes", Summary: "Get what the network of a sandbox refused",
 			Reply: jsonOf[atoll.Refusals](), serve: (*Handler).serveRefusals,
 		},
+		{
+			Method: "GET", Path: "/v1/sandboxes/{id}/network/log", Name: "getSandboxNetworkLog", Tag: "sandboxes", Summary: "Get what the network of a sandbox decided",
+			Params: []Param{
+				{Name: "after", Type: "integer", Doc: "leave out the events up to this number"},
+				{Name: "wait", Type: "string", Doc: "wait so long for an event, at most 1m, if there are none; 0s by default"},
+			},
+			Reply: jsonOf[atoll.NetworkLog](), serve: (*Handler).serveNetworkLog,
+		},
+		{
+			Method: "PUT", Path: "/v1/sandboxes/{id}/network", Name: "updateSandboxNetwork", Tag: "sandboxes", Summary: "Change the network policy of a sandbox",
+			Body: jsonOf[atoll.NetworkChange](), Status: http.StatusNoContent, serve: (*Handler).serveUpdateNetwork,
+		},
 	}
 }
 
@@ -292,6 +304,45 @@ func (h *Handler) serveUsage(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, usage)
 	return nil
+}
+
+// maxLogWait is the longest time that a request for events waits for one.
+const maxLogWait = time.Minute
+
+func (h *Handler) serveNetworkLog(w http.ResponseWriter, r *http.Request) error {
+	q := parseQuery(r)
+	after, wait := q.getInt("after", 0), time.Duration(0)
+	if s := q.getString("wait"); s != "" {
+		var d atoll.Duration
+		if err := d.UnmarshalText([]byte(s)); err != nil || d < 0 || time.Duration(d) > maxLogWait {
+			return invalidError("parameter wait: %q is not a duration from 0s to %s", s, maxLogWait)
+		}
+		wait = time.Duration(d)
+	}
+	if after < 0 {
+		q.setError(invalidError("parameter after: %d is negative", after))
+	}
+	if q.err != nil {
+		return q.err
+	}
+	sb, err := h.findSandbox(r)
+	if err != nil {
+		return err
+	}
+	log, err := atoll.NetworkLogOf(r.Context(), sb, after, wait)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, log)
+	return nil
+}
+
+func (h *Handler) serveUpdateNetwork(w http.ResponseWriter, r *http.Request) error {
+	var change atoll.NetworkChange
+	if err := h.decodeBody(w, r, &change, true); err != nil {
+		return err
+	}
+	return h.serveAction(w, r, func(sb atoll.Sandbox) error { return atoll.UpdateNetwork(r.Context(), sb, change) })
 }
 
 func (h *Handler) serveRefusals(w http.ResponseWriter, r *http.Request) error {

@@ -58,3 +58,27 @@ func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
 	}
 	return all, nil
 }
+
+// NetworkLog implements atoll.NetworkLogger.
+func (s *sandbox) NetworkLog(ctx context.Context, after int64, wait time.Duration) (atoll.NetworkLog, error) {
+	rec, err := s.p.readRecord("network log", s.id)
+	switch {
+	case err != nil:
+		return atoll.NetworkLog{}, err
+	case !rec.Status.Caps.NetworkLog:
+		return atoll.NetworkLog{}, atoll.E("network log", s.id, atoll.ErrUnsupported, nil)
+	case rec.Status.Spec.Network.Mode == atoll.NetworkNone:
+		return atoll.NetworkLog{NoNetwork: true, Events: []atoll.NetworkEvent{}, First: 1}, nil
+	}
+	if isLive(rec.Status.State) {
+		all, err := atoll.NetworkLogOf(ctx, s.remoteSandbox(), after, wait)
+		if err = s.explainError(ctx, "network log", err); atoll.KindOf(err) != atoll.ErrStopped {
+			return all, err
+		}
+	}
+	all, err := supervisor.LoadNetLog(s.p.dir.Sandbox(s.id))
+	if err != nil {
+		return all, atoll.E("network log", s.id, atoll.ErrInternal, err)
+	}
+	return supervisor.CutNetLog(all, after), nil
+}

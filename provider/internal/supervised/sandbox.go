@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/egress"
 	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
@@ -387,6 +388,27 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	})
 }
 
+// UpdateNetwork implements atoll.NetworkUpdater.
+func (s *sandbox) UpdateNetwork(ctx context.Context, change atoll.NetworkChange) error {
+	return s.p.withLock(ctx, "network", s.id, func(rec *statedir.Record) error {
+		if s.p.dir.Alive(s.id) {
+			return atoll.UpdateNetwork(ctx, s.remoteSandbox(), change)
+		}
+		st, err := rec.Status.WithNetwork(change)
+		if err != nil {
+			return err
+		}
+		if _, err := egress.New(st.Spec.Network, st.Spec.Secrets); err != nil {
+			return atoll.E("network", s.id, atoll.ErrInvalid, err)
+		}
+		rec.Status = st
+		if err := s.p.dir.Write(rec); err != nil {
+			return atoll.E("network", s.id, atoll.KindOf(err), err)
+		}
+		return nil
+	})
+}
+
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	u, err := atoll.UsageOf(ctx, s.remoteSandbox())
@@ -467,13 +489,15 @@ func (s *sandbox) fileView() (files.View, error) {
 }
 
 var (
-	_ atoll.Sandbox       = (*sandbox)(nil)
-	_ atoll.Filer         = (*sandbox)(nil)
-	_ atoll.Dialer        = (*sandbox)(nil)
-	_ atoll.Pauser        = (*sandbox)(nil)
-	_ atoll.Extender      = (*sandbox)(nil)
-	_ atoll.Snapshotter   = (*sandbox)(nil)
-	_ atoll.Meter         = (*sandbox)(nil)
-	_ atoll.ProcessLister = (*sandbox)(nil)
-	_ atoll.Refuser       = (*sandbox)(nil)
+	_ atoll.Sandbox        = (*sandbox)(nil)
+	_ atoll.Filer          = (*sandbox)(nil)
+	_ atoll.Dialer         = (*sandbox)(nil)
+	_ atoll.Pauser         = (*sandbox)(nil)
+	_ atoll.Extender       = (*sandbox)(nil)
+	_ atoll.Snapshotter    = (*sandbox)(nil)
+	_ atoll.Meter          = (*sandbox)(nil)
+	_ atoll.ProcessLister  = (*sandbox)(nil)
+	_ atoll.Refuser        = (*sandbox)(nil)
+	_ atoll.NetworkLogger  = (*sandbox)(nil)
+	_ atoll.NetworkUpdater = (*sandbox)(nil)
 )

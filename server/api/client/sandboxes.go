@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -239,6 +240,21 @@ func (s *sandbox) Refusals(ctx context.Context) (atoll.Refusals, error) {
 	var refusals atoll.Refusals
 	err := s.callSandbox(ctx, call{op: "refusals", path: "/refusals", reply: &refusals})
 	return refusals, err
+}
+
+// NetworkLog implements atoll.NetworkLogger.
+func (s *sandbox) NetworkLog(ctx context.Context, after int64, wait time.Duration) (log atoll.NetworkLog, err error) {
+	q := url.Values{"after": {strconv.FormatInt(after, 10)}}
+	if wait > 0 {
+		q.Set("wait", wait.String())
+	}
+	err = s.callSandbox(ctx, call{op: "network log", path: "/network/log", query: q, reply: &log, replyLimit: maxSpecReply})
+	return log, err
+}
+
+// UpdateNetwork implements atoll.NetworkUpdater.
+func (s *sandbox) UpdateNetwork(ctx context.Context, change atoll.NetworkChange) error {
+	return s.callSandbox(ctx, call{op: "network", method: "PUT", path: "/network", body: change, idempotent: change.Previous == nil})
 }
 
 // Remove implements atoll.Sandbox. It returns nil if the server does not know the sandbox.

@@ -53,7 +53,7 @@ func newNetwork(s *supervisor.Sandbox) (_ *network, err error) {
 		return nil, err
 	}
 	n.closers = append(n.closers, ns.Close)
-	gateway, err := usernet.New(ns.Link(), opts)
+	gateway, err := sandboxnet.New(s, opts, ns.Link())
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,9 @@
 package sandboxnet
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -15,10 +17,32 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
+// New returns the network of a sandbox, which serves the link as usernet.New does.
+func New(s *supervisor.Sandbox, opts usernet.Options, link io.ReadWriteCloser) (*usernet.Network, error) {
+	n, err := usernet.New(link, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.SetNetworkUpdater(func(nw atoll.Network) error {
+		policy, err := usernet.NewPolicy(nw, s.Job.Spec.Secrets...)
+		if err != nil {
+			return err
+		}
+		return n.SetPolicy(policy)
+	})
+	return n, nil
+}
+
 // Options returns the options of the network of a sandbox.
 func Options(s *supervisor.Sandbox) (opts usernet.Options, err error) {
 	spec := &s.Job.Spec
-	opts = usernet.Options{Refused: s.NoteRefusal, Log: s.Log, Value: func(name string) (string, error) { return readValue(s.Job, name) }}
+	opts = usernet.Options{
+		Report: s.NoteNetwork, Log: s.Log,
+		Value: func(name string) (string, error) { return readValue(s.Job, name) },
+		Advise: func(entry string) string {
+			return fmt.Sprintf("Ask your user to run: %s", atoll.AllowCommand(cmp.Or(s.Job.Spec.Name, s.Job.Spec.ID), entry))
+		},
+	}
 	if opts.Policy, err = usernet.NewPolicy(spec.Network, spec.Secrets...); err != nil {
 		return opts, err
 	}

@@ -130,6 +130,3 @@ func (l *refusalLog) closeFile() {
 func (s *Sandbox) Refusals(context.Context) (atoll.Refusals, error) {
 	return s.refused.listRefusals(), nil
 }
-
-// NoteRefusal counts a request that the engine's network has refused. It does not block.
-func (s *Sandbox) NoteRefusal(r atoll.Refusal) { s.refused.addRefusal(r) }

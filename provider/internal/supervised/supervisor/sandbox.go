@@ -32,6 +32,7 @@ type Sandbox struct {
 	engine    Engine
 	use       idletracker.Use
 	refused   *refusalLog
+	netLog    *netLog
 
 	adopting atomic.Bool // the engine does not fit Job yet: calls do not find the sandbox
 
@@ -39,7 +40,9 @@ type Sandbox struct {
 
 	mu     sync.Mutex
 	record *statedir.Record
-	ending chan struct{} // not nil while the sandbox is being ended: no more Exec; closed if its end is cancelled
+	// updateNetwork is what SetNetworkUpdater has set; guarded by mu
+	updateNetwork func(atoll.Network) error
+	ending        chan struct{} // not nil while the sandbox is being ended: no more Exec; closed if its end is cancelled
 
 	renewed  chan struct{} // capacity 1: Extend has changed the expiry
 	over     chan struct{} // closed when the sandbox has ended
@@ -69,6 +72,7 @@ func (s *Sandbox) setJob(job *Job) {
 	st.Started, st.Stopped = time.Now(), time.Time{}
 	s.record = &record
 	s.refused = newRefusalLog(job.Dir, func(err error) { s.Log.Warn("list of refusals", "err", err) })
+	s.netLog = newNetLog(job.Dir, func(err error) { s.Log.Warn("log of the network", "err", err) })
 }
 
 // ID returns the sandbox's id.
@@ -308,6 +312,7 @@ func (s *Sandbox) recordEnd(state atoll.State, reason string, exit *atoll.Exit) 
 	errs = append(errs, s.engine.Destroy())
 	s.saveMain() // before the record sends readers to the file
 	s.refused.closeFile()
+	s.netLog.closeFile()
 	if exit == nil {
 		exit = s.mainExit()
 	}

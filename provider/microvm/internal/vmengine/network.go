@@ -48,7 +48,7 @@ func (e *engine) serveNetwork(link io.ReadWriteCloser) (*usernet.Network, error)
 		return nil, errors.Join(err, link.Close())
 	}
 	opts.MTU = e.networkMTU()
-	return usernet.New(link, opts)
+	return sandboxnet.New(e.box, opts, link)
 }
 
 // networkMTU returns the largest MTU that the machine's card takes.
