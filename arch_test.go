@@ -64,6 +64,7 @@ var allowedImports = map[string]map[string]string{
 		"provider/internal/supervised/statedir": "records of sandboxes",
 	},
 	"provider/internal/supervised/supervisor": {
+		"internal/secretsource":                 "the program that reads secrets in stores",
 		"internal/gcdelay":                      "the end of a command's delay",
 		"server/api":                            "the API that supervisors serve",
 		"provider/internal/cgroup":              "usage, and out-of-memory kills",
@@ -125,9 +126,16 @@ var allowedImports = map[string]map[string]string{
 		"internal/egress": "the rules of requests",
 		"internal/fsutil": "the file of the certificate authority",
 	},
-	"internal/egress":       {},
-	"internal/trust":        {},
-	"internal/secretsource": {"internal/fsutil": "files that only their owner can read"},
+	"internal/egress": {},
+	"internal/trust":  {},
+	"internal/secretsource": {
+		"internal/fsutil":  "files that only their owner can read",
+		"internal/program": "the program that reads stores",
+	},
+	"internal/secretstore": {
+		"internal/awsclient":    "HTTP clients for AWS",
+		"internal/secretsource": "being its program",
+	},
 	"internal/testing/testworld": {
 		"internal/gateway":         "certificates of its server",
 		"internal/testing/testenv": "a process of its own",
@@ -789,7 +797,8 @@ var allowedImports = map[string]map[string]string{
 		"agent/tools":       "the tools",
 	},
 	"cmd/atoll": {
-		"internal/secretsource": "values of secrets in files here",
+		"internal/secretsource": "values of secrets in files and stores here",
+		"internal/secretstore":  "stores of secrets",
 		"agent":                 "labels of the sandboxes of conversations, which prune retains",
 		"agent/frontmatter":     "agent files of atoll mcp",
 		"agent/tools":           "the tools of mcp",
@@ -886,7 +895,7 @@ var dependencies = map[string]struct {
 	why string
 	in  []string
 }{
-	"github.com/aws/aws-sdk-go-v2":            {"clients of AWS, and their credentials", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
+	"github.com/aws/aws-sdk-go-v2":            {"clients of AWS, and their credentials", []string{"storage/objectstore/s3", "internal/awsclient", "internal/secretstore", "storage/store/dynamo"}},
 	"github.com/aws/smithy-go":                {"errors of those clients", []string{"storage/objectstore/s3", "internal/awsclient", "storage/store/dynamo"}},
 	"github.com/cenkalti/backoff":             {"pauses that grow between attempts", []string{"internal/retry"}},
 	"github.com/coder/websocket":              {"WebSocket streams, also to Kubernetes", []string{"server/api", "server/api/client", "server/api/internal/wire", "provider/kubernetes"}},
@@ -945,8 +954,10 @@ var dependencies = map[string]struct {
 	"gvisor.dev/gvisor": {"the application kernel, and its network stack", []string{
 		"bench/runsc", "internal/usernet", "provider/gvisor/internal/filters", "provider/gvisor/internal/runsc", "provider/gvisor/internal/sentry",
 	}},
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb": {"the client of DynamoDB", []string{"storage/store/dynamo"}},
-	"github.com/aws/aws-sdk-go-v2/service/s3":       {"the client of services that speak S3", []string{"storage/objectstore/s3"}},
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb":       {"the client of DynamoDB", []string{"storage/store/dynamo"}},
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager": {"the client of AWS Secrets Manager", []string{"internal/secretstore"}},
+	"github.com/zalando/go-keyring":                       {"the keyrings of desktops", []string{"internal/secretstore"}},
+	"github.com/aws/aws-sdk-go-v2/service/s3":             {"the client of services that speak S3", []string{"storage/objectstore/s3"}},
 }
 
 // testSupport lists the packages for tests, which may import package testing.

@@ -82,8 +82,10 @@ type Secret struct {
 	// Hosts are the hosts that get the value, by TLS: "api.example.com", "*.example.com" or "api.example.com:8443". The sandbox
 	// reaches their public addresses, unless Network.Allow has an entry for requests to the same host.
 	Hosts []string `json:"hosts"`
-	// Source says where the value is: "env:VARIABLE", or "file:/path" for a file that only its owner can read. The provider reads it
-	// on its own machine, and a file again when it changes.
+	// Source says where the value is: "env:VARIABLE", "file:/path" for a file that only its owner can read, "vault:MOUNT/PATH#FIELD" for
+	// HashiCorp Vault and OpenBao, "aws:SECRET" or "aws:SECRET#FIELD" for AWS Secrets Manager, or "keyring:SERVICE/ACCOUNT" for the
+	// keyring of the user. The provider reads it on its own machine: a file again for each request, and a store after a minute. For a
+	// store it runs the program atoll-server, with its own environment.
 	Source string `json:"source,omitempty"`
 	// Value is the value. Then the provider does not read Source. Atoll stores it nowhere and returns it never; a sandbox that starts
 	// again needs it again, or a Source.
@@ -216,7 +218,6 @@ func (s *Spec) validateSecrets() error {
 		taken[name] = true
 	}
 	for _, one := range s.Secrets {
-		scheme, source, _ := strings.Cut(one.Source, ":")
 		switch {
 		case !validVariable(one.Name):
 			return fmt.Errorf("secret %q: the name must be that of an environment variable, like API_KEY", one.Name)
@@ -226,10 +227,8 @@ func (s *Spec) validateSecrets() error {
 			return fmt.Errorf("secret %s: no hosts: name those that may get the value", one.Name)
 		case one.Source == "" && one.Value == "":
 			return fmt.Errorf("secret %s: neither a value nor a source", one.Name)
-		case one.Source != "" && (scheme != "env" && scheme != "file" || source == ""):
-			return fmt.Errorf("secret %s: source %q: use env:VARIABLE or file:/path", one.Name, one.Source)
-		case scheme == "file" && !path.IsAbs(source):
-			return fmt.Errorf("secret %s: source %q: the path must be absolute", one.Name, one.Source)
+		case one.Source != "" && describeSource(one.Source) != "":
+			return fmt.Errorf("secret %s: source %q: %s", one.Name, one.Source, describeSource(one.Source))
 		case strings.ContainsFunc(string(one.Value), func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
 			return fmt.Errorf("secret %s: the value must be one line of text", one.Name)
 		case len(one.Value) > maxSecretValue:
@@ -240,6 +239,40 @@ func (s *Spec) validateSecrets() error {
 		taken[one.Name] = true
 	}
 	return nil
+}
+
+// describeSource describes what is wrong with the source of a secret, or returns "".
+func describeSource(source string) string {
+	scheme, rest, _ := strings.Cut(source, ":")
+	name, field, hasField := strings.Cut(rest, "#")
+	switch {
+	case rest == "":
+		return "name what is to be read, as in env:VARIABLE"
+	case strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
+		return "the source must be one line of text"
+	}
+	switch scheme {
+	case "env":
+	case "file":
+		if !path.IsAbs(rest) {
+			return "the path must be absolute"
+		}
+	case "vault":
+		if !strings.Contains(name, "/") || strings.HasSuffix(rest, "#") || !hasField {
+			return "use vault:MOUNT/PATH#FIELD"
+		}
+	case "aws":
+		if name == "" || hasField && field == "" {
+			return "use aws:SECRET or aws:SECRET#FIELD"
+		}
+	case "keyring":
+		if at := strings.LastIndexByte(rest, '/'); at <= 0 || at == len(rest)-1 {
+			return "use keyring:SERVICE/ACCOUNT"
+		}
+	default:
+		return "use env:VARIABLE, file:/path, vault:MOUNT/PATH#FIELD, aws:SECRET or keyring:SERVICE/ACCOUNT"
+	}
+	return ""
 }
 
 // validVariable reports whether s is the name of an environment variable.

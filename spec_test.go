@@ -428,3 +428,18 @@ func TestGPUs(t *testing.T) {
 		}
 	}
 }
+
+func TestSecretSources(t *testing.T) {
+	for source, want := range map[string]string{
+		"env:KEY": "", "file:/key": "", "vault:secret/ci#token": "", "aws:ci": "", "aws:arn:aws:secretsmanager:eu-west-1:1:secret:ci#token": "", "keyring:https://svc/me@x": "",
+		"KEY": "name what is to be read", "env:": "name what is to be read", "safe:x": "use env:VARIABLE, file:/path", "file:key": "must be absolute", "aws:a\nb": "one line",
+		"vault:secret/ci": "use vault:MOUNT/PATH#FIELD", "vault:secret#token": "use vault:", "vault:secret/ci#": "use vault:",
+		"aws:#token": "use aws:SECRET", "aws:ci#": "use aws:SECRET", "keyring:svc": "use keyring:SERVICE/ACCOUNT", "keyring:svc/": "use keyring:", "keyring:/me": "use keyring:",
+	} {
+		s := Spec{Network: Network{Mode: NetworkEgress}, Secrets: []Secret{{Name: "KEY", Hosts: []string{"a.example"}, Source: source}}}
+		err := s.Validate()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", source, err, want)
+		}
+	}
+}

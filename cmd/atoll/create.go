@@ -32,7 +32,7 @@ survives the end of this program.
 		Example: `  atoll create --name web
   atoll create --name cache -v data:/data --memory 1g --image redis -- redis-server --dir /data`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			spec, err := f.buildSpec(a, args)
+			spec, err := f.buildSpec(cmd.Context(), a, args)
 			if err != nil {
 				return err
 			}

@@ -127,7 +127,7 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 		return err // fail before anything starts
 	}
 	cfg.SetSessionTimes(&m.idleTimeout, &m.maxLifetime)
-	spec, err := m.spec.buildSpec(a, nil)
+	spec, err := m.spec.buildSpec(cmd.Context(), a, nil)
 	if err != nil {
 		return err
 	}

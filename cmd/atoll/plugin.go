@@ -10,6 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/config/stack"
+	_ "github.com/seed46cd37a8/atoll/internal/secretstore" // reads the values of secrets in stores
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,8 +27,8 @@ func (f *specFlags) addPolicy(s *atoll.Spec) error {
 }
 
 // addSecrets adds the secrets of --secret to a spec, and reads the values that only this process can read: those of its environment, and
-// for a server on another machine, whose address is url, those of files here.
-func (f *specFlags) addSecrets(s *atoll.Spec, env []string, url string) error {
+// for a server on another machine, whose address is url, those of files and stores here.
+func (f *specFlags) addSecrets(ctx context.Context, s *atoll.Spec, env []string, url string) error {
 	for _, text := range f.secrets {
 		one, err := parseSecret(text)
 		if err != nil {
@@ -37,7 +38,7 @@ func (f *specFlags) addSecrets(s *atoll.Spec, env []string, url string) error {
 	}
 	remote := url != "" && !strings.HasPrefix(url, "unix:")
 	for i := range s.Secrets {
-		if err := loadSecret(&s.Secrets[i], env, remote); err != nil {
+		if err := loadSecret(ctx, &s.Secrets[i], env, remote); err != nil {
 			return usageErrorf("secret %s: %w", s.Secrets[i].Name, err)
 		}
 	}
@@ -55,15 +56,15 @@ func parseSecret(text string) (s atoll.Secret, err error) {
 	if !ok {
 		source = "env:" + name
 	}
-	if scheme, _, _ := strings.Cut(source, ":"); scheme != "env" && scheme != "file" {
-		return s, usageErrorf("secret %s: write where the value is, as env:VARIABLE or file:PATH, and not the value itself, which other users could see in the list of processes", name)
+	if !secretsource.IsKnown(source) {
+		return s, usageErrorf("secret %s: write where the value is, as %s, and not the value itself, which other users could see in the list of processes", name, secretsource.Forms)
 	}
 	return atoll.Secret{Name: name, Source: source, Hosts: strings.Split(text[at+1:], ",")}, nil
 }
 
-// loadSecret reads the value of a secret from the environment env, and from a file if remote is set. The source is then nothing for the
-// server.
-func loadSecret(s *atoll.Secret, env []string, remote bool) error {
+// loadSecret reads the value of a secret from the environment env, and from a file or a store if remote is set. The source is then nothing
+// for the server.
+func loadSecret(ctx context.Context, s *atoll.Secret, env []string, remote bool) error {
 	scheme, source, _ := strings.Cut(s.Source, ":")
 	switch {
 	case scheme == "env":
@@ -81,13 +82,19 @@ func loadSecret(s *atoll.Secret, env []string, remote bool) error {
 			return err
 		}
 		s.Source = "file:" + path
-		value, err := secretsource.Read(s.Source)
+		value, err := secretsource.Read(ctx, s.Source)
 		if err != nil {
 			return err
 		}
 		if remote {
 			s.Value = value
 		}
+	case remote:
+		value, err := secretsource.Read(ctx, s.Source)
+		if err != nil {
+			return err
+		}
+		s.Value = value
 	}
 	if remote {
 		s.Source = ""

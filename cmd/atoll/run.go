@@ -79,7 +79,7 @@ func (f *runFlags) runCommand(a *app, cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	spec, err := f.buildSpec(a, args)
+	spec, err := f.buildSpec(cmd.Context(), a, args)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ note on stderr.`,
 			if spec.Scope, err = session.ParseScope(args[0]); err != nil {
 				return usageError{err}
 			}
-			box, err := f.buildSpec(a, nil)
+			box, err := f.buildSpec(cmd.Context(), a, nil)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,7 +52,7 @@ func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for hosts of --allow only, or named:NAME for a network of the engine, with everything it reaches (default none)")
 	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host`, network, set of hosts like npm, or requests like \"GET example.com/path\" that the sandbox can reach; implies --network egress")
 	fs.StringArrayVar(&f.spec.Network.Deny, "deny", nil, "the same kind of `entry`, which the sandbox cannot reach although something else opens it")
-	fs.StringArrayVar(&f.secrets, "secret", nil, "`NAME[=SOURCE]@HOST[,HOST]`: requests to these hosts get the value from env:VARIABLE or file:PATH, and programs inside only a placeholder in NAME")
+	fs.StringArrayVar(&f.secrets, "secret", nil, "`NAME[=SOURCE]@HOST[,HOST]`: requests to these hosts get the value from env:VARIABLE, file:PATH, vault:MOUNT/PATH#FIELD, aws:SECRET or keyring:SERVICE/ACCOUNT, and programs inside only a placeholder in NAME")
 	fs.StringVar(&f.policy, "policy", "", "`file` in YAML with the lists allow, deny, rules and secrets")
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside listens on; other ports can be reached, too")
 	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port: by atoll run while it runs, else with --network named:NAME only")
@@ -70,7 +71,7 @@ func (f *specFlags) addFlags(fs *pflag.FlagSet) {
 }
 
 // buildSpec returns the complete Spec.
-func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
+func (f *specFlags) buildSpec(ctx context.Context, a *app, args []string) (*atoll.Spec, error) {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func (f *specFlags) buildSpec(a *app, args []string) (*atoll.Spec, error) {
 	if err := f.addPolicy(&s); err != nil {
 		return nil, err
 	}
-	if err := f.addSecrets(&s, a.env, cfg.URL); err != nil {
+	if err := f.addSecrets(ctx, &s, a.env, cfg.URL); err != nil {
 		return nil, err
 	}
 	if err := f.setNetwork(&s); err != nil {

@@ -2,12 +2,14 @@
 package secretsource
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -18,9 +20,33 @@ import (
 // maxValue is the size in bytes of the longest value.
 const maxValue = 64 << 10
 
-// Read returns the value at a source, "env:VARIABLE" or "file:/path". It leaves out the end of the line of a file, which only its owner
-// may read. Kinds: ErrInvalid, ErrNotExist, ErrDenied, ErrInternal.
-func Read(source string) (atoll.SecretValue, error) {
+// stores are the schemes of the sources that a Program reads.
+var stores = []string{"vault", "aws", "keyring"}
+
+// IsStore reports whether a source is in a store, such as "vault:secret/ci#token". The value there may change at any time.
+func IsStore(source string) bool {
+	scheme, _, ok := strings.Cut(source, ":")
+	return ok && slices.Contains(stores, scheme)
+}
+
+// IsKnown reports whether Read knows the scheme of a source.
+func IsKnown(source string) bool {
+	return strings.HasPrefix(source, "env:") || strings.HasPrefix(source, "file:") || IsStore(source)
+}
+
+// Forms says how sources are written.
+const Forms = "env:VARIABLE, file:/path, vault:MOUNT/PATH#FIELD, aws:SECRET[#FIELD] or keyring:SERVICE/ACCOUNT"
+
+// Read returns the value at a source. Of a file, which only its owner may read, it leaves out the end of the line. For a source in a
+// store, it runs the program of FindProgram. Kinds: ErrInvalid, ErrNotExist, ErrDenied, ErrUnavailable, ErrTimeout, ErrInternal.
+func Read(ctx context.Context, source string) (atoll.SecretValue, error) {
+	if IsStore(source) {
+		p, err := FindProgram()
+		if err != nil {
+			return "", err
+		}
+		return p.Read(ctx, source)
+	}
 	scheme, name, _ := strings.Cut(source, ":")
 	var value string
 	switch scheme {
@@ -39,9 +65,17 @@ func Read(source string) (atoll.SecretValue, error) {
 		if err != nil {
 			return "", atoll.E("secret", source, atoll.ErrInternal, err)
 		}
-		value = strings.TrimRight(string(data), "\r\n")
+		value = string(data)
 	default:
-		return "", atoll.Errorf("secret", source, atoll.ErrInvalid, "use env:VARIABLE or file:/path")
+		return "", atoll.Errorf("secret", source, atoll.ErrInvalid, "use "+Forms)
+	}
+	return trimValue(source, value, scheme == "file")
+}
+
+// trimValue returns the value of a source, without the end of its line if trim is set, or why it cannot be used.
+func trimValue(source, value string, trim bool) (atoll.SecretValue, error) {
+	if trim {
+		value = strings.TrimRight(value, "\r\n")
 	}
 	if err := Check(value); err != nil {
 		return "", atoll.E("secret", source, atoll.ErrInvalid, err)

@@ -26,7 +26,7 @@ func TestRead(t *testing.T) {
 		write("plain", "a value", 0o600):  "a value",
 		write("line", "token\r\n", 0o400): "token",
 	} {
-		if got, err := Read(source); string(got) != want || err != nil {
+		if got, err := Read(t.Context(), source); string(got) != want || err != nil {
 			t.Errorf("%s: got %q, %v", source, string(got), err)
 		}
 	}
@@ -40,9 +40,9 @@ func TestRead(t *testing.T) {
 		write("lines", "secret-x\n2", 0o600):                     atoll.ErrInvalid,
 		write("long", strings.Repeat("secret-x", 10<<10), 0o600): atoll.ErrInvalid,
 		write("binary", "secret-x\xff", 0o600):                   atoll.ErrInvalid,
-		"vault:x":                                                atoll.ErrInvalid,
+		"safe:x":                                                 atoll.ErrInvalid,
 	} {
-		got, err := Read(source)
+		got, err := Read(t.Context(), source)
 		if got != "" || atoll.KindOf(err) != kind {
 			t.Errorf("%s: got %q, %v, want %v", source, string(got), err, kind)
 		}

@@ -240,6 +240,9 @@ func TestEscapes(t *testing.T) {
 		"a file of the server": {
 			Network: atoll.Network{Mode: atoll.NetworkEgress}, Secrets: []atoll.Secret{{Name: "KEY", Hosts: []string{"a.example"}, Source: "file:/etc/shadow"}},
 		},
+		"a store of the server": {
+			Network: atoll.Network{Mode: atoll.NetworkEgress}, Secrets: []atoll.Secret{{Name: "KEY", Hosts: []string{"a.example"}, Source: "vault:secret/ci#token"}},
+		},
 		"a name": network(atoll.NetworkEgress, "", "example.com"),
 	} {
 		_, err := p.Create(ctx, &spec)

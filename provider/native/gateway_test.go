@@ -5,6 +5,7 @@ package native_test
 import (
 	"testing"
 
+	_ "github.com/seed46cd37a8/atoll/internal/secretstore" // this program reads them
 	"github.com/seed46cd37a8/atoll/internal/testing/testworld"
 	"github.com/seed46cd37a8/atoll/provider/native"
 	"github.com/seed46cd37a8/atoll/provider/providertest"

@@ -6,9 +6,12 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +42,7 @@ func CheckGateway(t *testing.T, p atoll.Provider, world *testworld.World, dir st
 	t.Run("requests are allowed and denied", c.checkRequests)
 	t.Run("names and ports are denied with mode on", c.checkDenied)
 	t.Run("a secret without a value is refused", c.checkMissing)
+	t.Run("a secret in a store is read", c.checkStore)
 	t.Run("bad policies are refused", c.checkBadPolicies)
 }
 
@@ -254,6 +258,54 @@ func (c *gatewayCheck) checkMissing(t *testing.T) {
 	}
 	if got := c.runScript(t, byValue, get); !strings.Contains(got, "the placeholder of a secret has no value now") {
 		t.Errorf("started again without the value: got %q", got)
+	}
+}
+
+// checkStore checks that a value comes from a store, also when the sandbox starts again, and that a store without it is reported. The test
+// links the clients of stores, and its process is the program that reads them.
+func (c *gatewayCheck) checkStore(t *testing.T) {
+	var value atomic.Value
+	value.Store("value-in-the-store-0123")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vault := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("X-Vault-Token") != "token-of-the-test":
+			w.WriteHeader(http.StatusForbidden)
+		case r.URL.Path == "/v1/kv/ci":
+			fmt.Fprintf(w, `{"data": {"token": %q}}`, value.Load())
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	})}
+	go func() { _ = vault.Serve(listener) }()
+	defer vault.Close()
+	t.Setenv("VAULT_ADDR", "http://"+listener.Addr().String())
+	t.Setenv("VAULT_TOKEN", "token-of-the-test")
+	sb := c.createSandbox(t, keySpec(atoll.Secret{Hosts: []string{"api.example"}, Source: "vault:kv/ci#token"}))
+	get := func(want string) {
+		t.Helper()
+		c.world.Requests()
+		text := c.runScript(t, sb, `curl -sS -H "x-key: $KEY" https://api.example/`)
+		if all := c.world.Requests(); len(all) != 1 || !strings.Contains(all[0], "X-Key: "+want+"\r\n") {
+			t.Errorf("got %q, and the server %q, want %s", text, all, want)
+		}
+	}
+	get("value-in-the-store-0123")
+	c.searchFiles(t, "value-in-the-store-0123")
+	c.searchFiles(t, "token-of-the-test")
+	value.Store("another-value")
+	for _, step := range []func() error{func() error { return sb.Stop(t.Context(), 0) }, func() error { return sb.Start(t.Context()) }} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get("another-value")
+	spec := keySpec(atoll.Secret{Hosts: []string{"api.example"}, Source: "vault:kv/none#token"})
+	if sb, err := c.p.Create(t.Context(), &spec); atoll.KindOf(err) != atoll.ErrNotExist || !strings.Contains(err.Error(), "no secret at kv/none") {
+		t.Errorf("without a value in the store: got %v, %v", sb, err)
 	}
 }
 

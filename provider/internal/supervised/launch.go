@@ -69,7 +69,7 @@ var errNoSupervisor = errors.New("no answer")
 // fails, runJob ends and reaps it.
 func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *statedir.Record) error {
 	id, group := rec.Status.ID, p.sandboxCgroup(rec)
-	data, err := p.encodeJob(p.newJob(rec))
+	data, err := p.encodeJob(p.newJob(ctx, rec))
 	if err != nil {
 		proc.killAndReap()
 		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
@@ -95,13 +95,13 @@ func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *sta
 }
 
 // newJob returns the supervisor's job for the sandbox, without the data for its engine.
-func (p *Provider) newJob(rec *statedir.Record) *supervisor.Job {
+func (p *Provider) newJob(ctx context.Context, rec *statedir.Record) *supervisor.Job {
 	st := &rec.Status
 	job := &supervisor.Job{
 		Spec: st.Spec, Caps: st.Caps, Record: *rec,
 		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run, Mounts: p.jobMounts(st),
 	}
-	job.Secrets = p.readSecrets(rec)
+	job.Secrets, job.SecretProgram = p.readSecrets(ctx, rec), p.findSecretProgram(rec)
 	job.Fail = p.plannedFailure()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
 	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)

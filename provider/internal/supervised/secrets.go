@@ -2,6 +2,8 @@ package supervised
 
 import (
 	"cmp"
+	"context"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -12,7 +14,7 @@ import (
 
 // prepareSecrets checks the network of a spec, and takes the values of its secrets out of it: the spec then has placeholders only, those of
 // its snapshot if there are some, since the processes in that have them. It returns the values by name.
-func (p *Provider) prepareSecrets(spec *atoll.Spec) (map[string]string, error) {
+func (p *Provider) prepareSecrets(ctx context.Context, spec *atoll.Spec) (map[string]string, error) {
 	if _, err := egress.New(spec.Network, spec.Secrets); err != nil {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "network: %w", err)
 	}
@@ -33,7 +35,7 @@ func (p *Provider) prepareSecrets(spec *atoll.Spec) (map[string]string, error) {
 		value := s.Value
 		if value == "" {
 			var err error
-			if value, err = secretsource.Read(s.Source); err != nil {
+			if value, err = secretsource.Read(ctx, s.Source); err != nil {
 				return nil, atoll.Errorf("create", spec.Name, atoll.KindOf(err), "secret %s: %w", s.Name, err)
 			}
 		}
@@ -46,8 +48,8 @@ func (p *Provider) prepareSecrets(spec *atoll.Spec) (map[string]string, error) {
 }
 
 // readSecrets returns the values of the secrets of a sandbox that is about to start, as far as this process knows them or can read them. The
-// supervisor reads files by itself.
-func (p *Provider) readSecrets(rec *statedir.Record) map[string]string {
+// supervisor reads files and stores by itself.
+func (p *Provider) readSecrets(ctx context.Context, rec *statedir.Record) map[string]string {
 	values := map[string]string{}
 	for _, s := range rec.Status.Spec.Secrets {
 		value, known := rec.Secrets[s.Name]
@@ -55,7 +57,7 @@ func (p *Provider) readSecrets(rec *statedir.Record) map[string]string {
 		case known && !strings.HasPrefix(s.Source, "file:"):
 			values[s.Name] = value
 		case strings.HasPrefix(s.Source, "env:"):
-			if v, err := secretsource.Read(s.Source); err == nil {
+			if v, err := secretsource.Read(ctx, s.Source); err == nil {
 				values[s.Name] = string(v)
 			} else {
 				p.log.Warn("start: a secret has no value", "sandbox", rec.Status.ID, "secret", s.Name, "err", err)
@@ -63,4 +65,17 @@ func (p *Provider) readSecrets(rec *statedir.Record) map[string]string {
 		}
 	}
 	return values
+}
+
+// findSecretProgram returns the program by which the supervisor of a sandbox reads secrets in stores, nil if it has none there.
+func (p *Provider) findSecretProgram(rec *statedir.Record) *secretsource.Program {
+	if !slices.ContainsFunc(rec.Status.Spec.Secrets, func(s atoll.Secret) bool { return secretsource.IsStore(s.Source) }) {
+		return nil
+	}
+	program, err := secretsource.FindProgram()
+	if err != nil {
+		p.log.Warn("start: secrets in stores have no values", "sandbox", rec.Status.ID, "err", err)
+		return nil
+	}
+	return &program
 }

@@ -398,7 +398,7 @@ func (s *stock) bootSandbox(k *kind) (_ *bootedSupervisor, err error) {
 	if err := p.dir.Volumes().Prepare(data); err != nil {
 		return nil, err
 	}
-	job := p.newJob(rec)
+	job := p.newJob(ctx, rec)
 	job.Ahead, job.Dir = true, b.begun.Path()
 	for i := range job.Mounts { // there is only the data volume
 		job.Mounts[i].Source = data

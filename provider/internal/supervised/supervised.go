@@ -200,7 +200,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	if err := volume.CheckMounts(s); err != nil {
 		return nil, err
 	}
-	secrets, err := p.prepareSecrets(s)
+	secrets, err := p.prepareSecrets(ctx, s)
 	if err != nil {
 		return nil, err
 	}

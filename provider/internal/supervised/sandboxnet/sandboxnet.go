@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/gateway"
-	"github.com/seed46cd37a8/atoll/internal/secretsource"
 	"github.com/seed46cd37a8/atoll/internal/trust"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
@@ -38,7 +36,7 @@ func Options(s *supervisor.Sandbox) (opts usernet.Options, err error) {
 	spec := &s.Job.Spec
 	opts = usernet.Options{
 		Report: s.NoteNetwork, Log: s.Log,
-		Value: func(name string) (string, error) { return readValue(s.Job, name) },
+		Value: newValueReader(s).readValue,
 		Advise: func(entry string) string {
 			return fmt.Sprintf("Ask your user to run: %s", atoll.AllowCommand(cmp.Or(s.Job.Spec.Name, s.Job.Spec.ID), entry))
 		},
@@ -85,22 +83,4 @@ func InstallTrust(s *supervisor.Sandbox, authority *gateway.Authority, files tru
 		s.Log.Warn("trust", "warning", text)
 	}
 	return vars, err
-}
-
-// readValue returns the value of a secret: that of the job, or what its file has now.
-func readValue(job *supervisor.Job, name string) (string, error) {
-	for _, s := range job.Spec.Secrets {
-		if s.Name != name {
-			continue
-		}
-		if value := job.Secrets[name]; value != "" {
-			return value, nil
-		}
-		if strings.HasPrefix(s.Source, "file:") {
-			value, err := secretsource.Read(s.Source)
-			return string(value), err
-		}
-		return "", fmt.Errorf("it came from the program that created the sandbox, and the sandbox has started again since: create the sandbox again, or use file:/path")
-	}
-	return "", atoll.Errorf("secret", name, atoll.ErrNotFound, "the sandbox has no such secret")
 }

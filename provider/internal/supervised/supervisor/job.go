@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/secretsource"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
@@ -30,6 +31,8 @@ type Job struct {
 	Snapshot string `json:"snapshot,omitempty"` // directory that Engine.Snapshot wrote, to restore; "" for none
 
 	Secrets map[string]string `json:"secrets,omitempty"` // values of the secrets of Spec, by name; nothing else has them
+	// SecretProgram reads the values in stores, with the environment of the provider that started the sandbox; nil for none.
+	SecretProgram *secretsource.Program `json:"secret_program,omitempty"`
 
 	Engine json.RawMessage `json:"engine,omitempty"` // additional data for the engine
 	Fail   string          `json:"fail,omitempty"`   // the name of the step that a test lets fail
