@@ -63,8 +63,8 @@ them. The log has the latest 1,000 events, also after a stop.`,
 	return cmd
 }
 
-// selects reports whether the view has an event.
-func (v *logView) selects(e *atoll.NetworkEvent) bool {
+// hasEvent reports whether the view has an event.
+func (v *logView) hasEvent(e *atoll.NetworkEvent) bool {
 	if e.Verdict == atoll.NetworkRefused {
 		return true
 	}
@@ -126,7 +126,7 @@ func (a *app) printNetwork(events []atoll.NetworkEvent, v logView, head bool) er
 	}
 	for i := range events {
 		e := &events[i]
-		if !v.selects(e) {
+		if !v.hasEvent(e) {
 			continue
 		}
 		if v.asJSON {
@@ -303,7 +303,7 @@ func (a *app) askNetwork(ctx context.Context, sb atoll.Sandbox) (err error) {
 	defer func() { err = errors.Join(err, q.removeOnce(ctx)) }()
 	err = q.askEvents(ctx, log.Events)
 	if err == nil {
-		err = q.watch(ctx, log.Last)
+		err = q.watchEvents(ctx, log.Last)
 	}
 	if errors.Is(err, errAnswered) || ctx.Err() != nil {
 		return nil
@@ -311,8 +311,8 @@ func (a *app) askNetwork(ctx context.Context, sb atoll.Sandbox) (err error) {
 	return err
 }
 
-// watch asks about the events after that number, until the user has enough, the sandbox stops or ctx ends.
-func (q *netQuestion) watch(ctx context.Context, after int64) error {
+// watchEvents asks about the events after that number, until the user has enough, the sandbox stops or ctx ends.
+func (q *netQuestion) watchEvents(ctx context.Context, after int64) error {
 	q.printMessage("watching what the network refuses: q and Enter, or Ctrl-C, end it")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

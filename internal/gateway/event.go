@@ -31,15 +31,15 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A countedStream is what follows a response that switches protocols. What is written to it goes to the server.
+// A countedStream has the bytes after a response that switches protocols. It sends to the server, and waits as the rules want it.
 type countedStream struct {
 	io.ReadWriteCloser
 	x   *exchange
 	ctx context.Context
 }
 
-// wait waits as the rules want it.
-func (s *countedStream) wait(n int) error {
+// limitBytes waits until the limits have room for n bytes.
+func (s *countedStream) limitBytes(n int) error {
 	for _, rule := range s.x.rules {
 		if rule.Bytes == nil {
 			continue
@@ -54,13 +54,13 @@ func (s *countedStream) wait(n int) error {
 func (s *countedStream) Read(p []byte) (int, error) {
 	n, err := s.ReadWriteCloser.Read(p)
 	s.x.traffic.received.Add(int64(n))
-	return n, cmp.Or(s.wait(n), err)
+	return n, cmp.Or(s.limitBytes(n), err)
 }
 
 func (s *countedStream) Write(p []byte) (int, error) {
 	n, err := s.ReadWriteCloser.Write(p)
 	s.x.traffic.sent.Add(int64(n))
-	return n, cmp.Or(s.wait(n), err)
+	return n, cmp.Or(s.limitBytes(n), err)
 }
 
 // beginEvent begins the event of a request.

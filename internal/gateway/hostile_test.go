@@ -216,7 +216,7 @@ func TestReturnedValues(t *testing.T) {
 	}
 }
 
-// What a redacted stream holds back does not depend on whether it is the beginning of a value.
+// A redacted stream holds back the same number of bytes, whether they begin a value or not.
 func TestRedactedHoldsBack(t *testing.T) {
 	body, server := io.Pipe()
 	b := newRedacted(body, []swap{{"0123456789", "placeholder"}})
@@ -250,7 +250,7 @@ func TestRedirectedPaths(t *testing.T) {
 	}
 }
 
-// What a server says in a response that is not valid gets into no event.
+// No event has the text of a response that is not valid.
 func TestFailures(t *testing.T) {
 	b := newBox(t, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"GET good.example/a"}}, []atoll.Secret{keySecret}, func(*box) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

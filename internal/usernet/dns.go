@@ -132,7 +132,7 @@ func (n *Network) answerQuery(ctx context.Context, q *dns.Msg) *dns.Msg {
 	question := q.Question[0]
 	policy, name := n.policy.Load(), plainName(question.Name)
 	event := atoll.NetworkEvent{Protocol: "dns", Host: name, Verdict: atoll.NetworkAllowed, Rule: policy.rules.FindEntry(name, 0)}
-	defer func() { n.report(event) }()
+	defer func() { n.reportEvent(event) }()
 	if reason := policy.checkResolve(name); reason != "" {
 		event.Verdict, event.Rule, event.Reason = atoll.NetworkRefused, policy.rules.DeniedHost(name, 0), reason
 		if reason == egress.NotAllowed && egress.ValidHost(name) {

@@ -157,7 +157,7 @@ func TestSetPolicy(t *testing.T) {
 	wantStatus("GET", "/1", 200)
 	wantStatus("GET", "/2", 403)
 
-	// TLS that passed has to be looked at from now on.
+	// A connection whose requests the policy wants to see now does not go on.
 	set("good.example")
 	passed := i.newClient(t, false)
 	if status, _, err := i.sendRequest(passed, "GET", "https://good.example/2", ""); status != 200 || err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// report reports an event, whose host and method are as a client wrote them.
-func (n *Network) report(e atoll.NetworkEvent) {
+// reportEvent reports an event, whose host and method are as a client wrote them.
+func (n *Network) reportEvent(e atoll.NetworkEvent) {
 	const maxMethod, maxText = 20, 300 // bytes
 	e.Host, e.Method = printableHost(e.Host), e.Method[:min(len(e.Method), maxMethod)]
 	e.Reason = strings.ToValidUTF8(e.Reason[:min(len(e.Reason), maxText)], "")
@@ -24,14 +24,14 @@ func (n *Network) report(e atoll.NetworkEvent) {
 func (n *Network) reportRefusal(protocol, host string, dst netip.AddrPort, v verdict) {
 	e := newEvent(protocol, host, dst)
 	e.Verdict, e.Rule, e.Reason, e.Opens = atoll.NetworkRefused, v.rule, v.reason, v.opens
-	n.report(e)
+	n.reportEvent(e)
 }
 
 // reportFailure reports that a connection to dst, which a verdict opens, cannot be made.
 func (n *Network) reportFailure(protocol string, dst netip.AddrPort, v verdict, err error) {
 	e := newEvent(protocol, n.names.findName(dst.Addr()), dst)
 	e.Verdict, e.Rule, e.Reason = atoll.NetworkFailed, v.rule, explainDial(err)
-	n.report(e)
+	n.reportEvent(e)
 }
 
 // newEvent returns an event of a connection to dst that is allowed.

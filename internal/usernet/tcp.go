@@ -65,7 +65,7 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	c.out = out
 	reset := c.guest.Reset
 	place.end.Store(&reset)
-	joinConns(n.ctx, c.guest, out, c.serve)
+	joinConns(n.ctx, c.guest, out, c.serveConn)
 }
 
 // A tcpConn is a connection of the sandbox.
@@ -79,8 +79,8 @@ type tcpConn struct {
 	out    net.Conn
 }
 
-// serve serves the connection until its end.
-func (c *tcpConn) serve(ctx context.Context, fail func()) {
+// serveConn serves the connection until its end.
+func (c *tcpConn) serveConn(ctx context.Context, fail func()) {
 	event := newEvent("tcp", c.names.findName(c.to.Addr()), c.to.AddrPort)
 	event.Rule = c.opened.rule
 	if c.opened.open != forAll || c.policy.rules.NamesHosts() {
@@ -88,12 +88,12 @@ func (c *tcpConn) serve(ctx context.Context, fail func()) {
 	} else if c.watchPolicy(func(p *Policy, open opening) bool { return open == forAll && !p.rules.NamesHosts() }) {
 		spliceConns(c.guest, c.out, c.guest, fail)
 	} else {
-		c.refuse(&event, changed, fail)
+		c.refuseConn(&event, changed, fail)
 	}
 	if event.Verdict == atoll.NetworkAllowed {
 		event.Duration = atoll.Duration(time.Since(c.began))
 		event.Sent, event.Received = atoll.Bytes(c.guest.sent.Load()), atoll.Bytes(c.guest.received.Load())
-		c.report(event)
+		c.reportEvent(event)
 	}
 }
 
@@ -111,8 +111,8 @@ func (c *tcpConn) watchPolicy(mayGoOn func(p *Policy, open opening) bool) bool {
 	return check()
 }
 
-// refuse reports that the connection is refused, and resets it.
-func (c *tcpConn) refuse(event *atoll.NetworkEvent, v verdict, fail func()) {
+// refuseConn reports that the connection is refused, and resets it.
+func (c *tcpConn) refuseConn(event *atoll.NetworkEvent, v verdict, fail func()) {
 	event.Verdict = atoll.NetworkRefused
 	c.reportRefusal(event.Protocol, event.Host, c.to.AddrPort, v)
 	fail()
@@ -122,13 +122,13 @@ func (c *tcpConn) refuse(event *atoll.NetworkEvent, v verdict, fail func()) {
 // connection.
 func (c *tcpConn) serveNamed(ctx context.Context, event *atoll.NetworkEvent, fail func()) {
 	if !c.watchPolicy(func(_ *Policy, open opening) bool { return open == c.opened.open }) {
-		c.refuse(event, changed, fail)
+		c.refuseConn(event, changed, fail)
 		return
 	}
 	head, err := gateway.ReadHead(c.guest, c.out)
 	if err != nil {
 		event.Verdict, event.Reason = atoll.NetworkFailed, err.Error()
-		c.report(*event)
+		c.reportEvent(*event)
 		fail()
 		return
 	}
@@ -167,7 +167,7 @@ func (c *tcpConn) serveNamed(ctx context.Context, event *atoll.NetworkEvent, fai
 		if head.Protocol == gateway.TLS {
 			event.Host = head.ServerName
 		}
-		c.refuse(event, v, fail)
+		c.refuseConn(event, v, fail)
 		return
 	}
 	event.Rule = cmp.Or(v.rule, event.Rule)
@@ -188,7 +188,7 @@ var onlyRequests = verdict{reason: "--allow has requests of HTTP to this host on
 // serveRequests has the gateway serve the connection, which reports the requests.
 func (c *tcpConn) serveRequests(event *atoll.NetworkEvent, serve func(), fail func()) {
 	if !c.watchPolicy(func(_ *Policy, open opening) bool { return open != closed }) {
-		c.refuse(event, changed, fail)
+		c.refuseConn(event, changed, fail)
 		return
 	}
 	event.Verdict = ""

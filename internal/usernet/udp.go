@@ -75,7 +75,7 @@ func (n *Network) handleUDP(r *udp.ForwarderRequest) bool {
 		}
 		n.serveFlow(f, dst)
 		f.event.Duration = atoll.Duration(time.Since(began))
-		n.report(f.event)
+		n.reportEvent(f.event)
 	}()
 	return true
 }

@@ -196,7 +196,7 @@ func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
 	n.policy.Store(opts.Policy)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.gateway = gateway.New(gateway.Options{
-		Report:    n.report,
+		Report:    n.reportEvent,
 		Advise:    n.opts.Advise,
 		Dial:      n.dialMore,
 		Log:       n.opts.Log,

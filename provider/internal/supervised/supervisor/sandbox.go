@@ -40,7 +40,7 @@ type Sandbox struct {
 
 	mu     sync.Mutex
 	record *statedir.Record
-	// updateNetwork is what SetNetworkUpdater has set; guarded by mu
+	// updateNetwork changes the policy of the engine's network; nil if it has none; guarded by mu
 	updateNetwork func(atoll.Network) error
 	ending        chan struct{} // not nil while the sandbox is being ended: no more Exec; closed if its end is cancelled
 
