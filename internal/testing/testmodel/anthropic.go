@@ -3,29 +3,78 @@ package testmodel
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 )
 
-// serveMessages answers like Anthropic's Messages API.
-func serveMessages(w http.ResponseWriter, req *request, reply Reply, id int) {
-	blocks, stop, err := blocksOf(req, reply, id)
-	if err != nil {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+// messages is Anthropic's Messages API.
+var messages = protocol{parse: parseMessages, answer: answerMessages, tokens: "input_tokens"}
+
+func parseMessages(body []byte) (*request, error) {
+	var in struct {
+		Model  string `json:"model"`
+		Stream bool   `json:"stream"`
+		Tools  []struct {
+			Name   string `json:"name"`
+			Schema schema `json:"input_schema"`
+		} `json:"tools"`
+		Messages []struct {
+			Role    string          `json:"role"`
+			Content json.RawMessage `json:"content"`
+		} `json:"messages"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, err
+	}
+	req := &request{model: in.Model, stream: in.Stream}
+	for _, t := range in.Tools {
+		req.tools = append(req.tools, tool{t.Name, t.Schema})
+	}
+	for _, m := range in.Messages {
+		if m.Role == "user" {
+			req.addUserContent(m.Content)
+		}
+	}
+	return req, nil
+}
+
+// addUserContent adds the prompts and the results in a message of the user.
+func (r *request) addUserContent(content json.RawMessage) {
+	var blocks []struct {
+		Type    string          `json:"type"`
+		Text    string          `json:"text"`
+		Content json.RawMessage `json:"content"`
+	}
+	if json.Unmarshal(content, &blocks) != nil {
+		r.prompts = append(r.prompts, textOf(content))
 		return
 	}
+	for _, b := range blocks {
+		switch b.Type {
+		case "text":
+			r.prompts = append(r.prompts, b.Text)
+		case "tool_result":
+			r.results = append(r.results, textOf(b.Content))
+		}
+	}
+}
+
+func answerMessages(w http.ResponseWriter, req *request, reply Reply, id int) error {
+	c, err := req.callOf(reply)
+	if err != nil {
+		return err
+	}
+	blocks, stop := blocksOf(reply, c, id)
 	message := object{
-		"id": fmt.Sprintf("msg_%06d", id), "type": "message", "role": "assistant", "model": req.Model,
+		"id": fmt.Sprintf("msg_%06d", id), "type": "message", "role": "assistant", "model": req.model,
 		"content": blocks, "stop_reason": stop, "stop_sequence": nil, "usage": usageOf(reply),
 	}
-	if !req.Stream {
+	if !req.stream {
 		writeJSON(w, message)
-		return
+		return nil
 	}
 	s := newStream(w)
-	begin := object{}
-	for k, v := range message {
-		begin[k] = v
-	}
+	begin := maps.Clone(message)
 	begin["content"], begin["stop_reason"] = []object{}, nil
 	begin["usage"] = object{"input_tokens": 100, "output_tokens": 1, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 20}
 	s.sendEvent("message_start", object{"message": begin})
@@ -34,45 +83,34 @@ func serveMessages(w http.ResponseWriter, req *request, reply Reply, id int) {
 	}
 	s.sendEvent("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": usageOf(reply)})
 	s.sendEvent("message_stop", object{})
+	return nil
 }
 
 // usageOf returns the usage of a reply, which depends only on the reply.
 func usageOf(reply Reply) object {
 	return object{
-		"input_tokens": 100, "output_tokens": countTokens(reply.Think + reply.Text + reply.Run),
+		"input_tokens": 100, "output_tokens": outputTokens(reply),
 		"cache_creation_input_tokens": 10, "cache_read_input_tokens": 20,
 	}
 }
 
 // blocksOf returns the content blocks of a reply and its stop reason.
-func blocksOf(req *request, reply Reply, id int) (blocks []object, stop string, err error) {
+func blocksOf(reply Reply, c *call, id int) (blocks []object, stop string) {
 	if reply.Think != "" {
 		blocks = append(blocks, object{"type": "thinking", "thinking": reply.Think, "signature": "c2lnbmVk"})
 	}
 	if reply.Text != "" {
 		blocks = append(blocks, object{"type": "text", "text": reply.Text})
 	}
-	wanted, input := reply.Call, object(reply.Input)
-	switch {
-	case reply.Run != "":
-		wanted, input = "Bash", object{"command": reply.Run, "description": "runs it"}
-	case wanted == "":
-		return blocks, "end_turn", nil
+	if c == nil {
+		return blocks, "end_turn"
 	}
-	name := req.findTool(wanted)
-	if name == "" {
-		return nil, "", fmt.Errorf("testmodel: the agent offers no tool %s", wanted)
-	}
-	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": name, "input": input}), "tool_use", nil
+	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": c.name, "input": c.input}), "tool_use"
 }
 
 // sendBlock streams one block of content.
 func (s *stream) sendBlock(i int, block object) {
-	start, field, whole := object{}, "", ""
-	for k, v := range block {
-		start[k] = v
-	}
-	kind := ""
+	start, kind, field, whole := maps.Clone(block), "", "", ""
 	switch block["type"] {
 	case "text":
 		kind, field, whole, start["text"] = "text_delta", "text", block["text"].(string), ""
@@ -80,11 +118,8 @@ func (s *stream) sendBlock(i int, block object) {
 		kind, field, whole = "thinking_delta", "thinking", block["thinking"].(string)
 		start["thinking"], start["signature"] = "", ""
 	case "tool_use":
-		input, err := json.Marshal(block["input"])
-		if err != nil {
-			panic(err) // impossible for strings
-		}
-		kind, field, whole, start["input"] = "input_json_delta", "partial_json", string(input), object{}
+		c := call{input: block["input"].(object)}
+		kind, field, whole, start["input"] = "input_json_delta", "partial_json", c.inputText(), object{}
 	}
 	s.sendEvent("content_block_start", object{"index": i, "content_block": start})
 	for _, chunk := range splitChunks(whole) {

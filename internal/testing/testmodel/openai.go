@@ -3,34 +3,81 @@ package testmodel
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 )
 
-// serveResponses answers like OpenAI's Responses API. It always streams, since codex requests nothing
-// else.
-func serveResponses(w http.ResponseWriter, req *request, reply Reply, id int) {
-	items, err := itemsOf(req, reply, id)
-	if err != nil {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
-		return
+// responses is OpenAI's Responses API. It always streams, since codex and opencode request nothing else.
+var responses = protocol{parse: parseResponses, answer: answerResponses}
+
+func parseResponses(body []byte) (*request, error) {
+	var in struct {
+		Model string `json:"model"`
+		Tools []struct {
+			Name   string `json:"name"`
+			Schema schema `json:"parameters"`
+		} `json:"tools"`
+		Input json.RawMessage `json:"input"`
 	}
-	s := newStream(w)
-	response := fmt.Sprintf("resp_%06d", id)
-	s.sendNumbered("response.created", object{"response": object{"id": response}})
-	for i, item := range items {
-		s.sendNumbered("response.output_item.added", object{"output_index": i, "item": item})
-		if item["type"] == "message" {
-			for _, chunk := range splitChunks(reply.Text) {
-				s.sendNumbered("response.output_text.delta", object{"output_index": i, "content_index": 0, "item_id": item["id"], "delta": chunk})
-			}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, err
+	}
+	req := &request{model: in.Model, stream: true}
+	for _, t := range in.Tools {
+		req.tools = append(req.tools, tool{t.Name, t.Schema})
+	}
+	var items []struct {
+		Type    string          `json:"type"`
+		Role    string          `json:"role"`
+		Content json.RawMessage `json:"content"`
+		Output  json.RawMessage `json:"output"`
+	}
+	if json.Unmarshal(in.Input, &items) != nil {
+		req.prompts = append(req.prompts, textOf(in.Input))
+	}
+	for _, item := range items {
+		switch {
+		case item.Type == "function_call_output":
+			req.results = append(req.results, textOf(item.Output))
+		case item.Role == "user":
+			req.prompts = append(req.prompts, textOf(item.Content))
 		}
-		s.sendNumbered("response.output_item.done", object{"output_index": i, "item": item})
 	}
-	out := countTokens(reply.Think + reply.Text + reply.Run)
-	s.sendNumbered("response.completed", object{"response": object{"id": response, "usage": object{
+	return req, nil
+}
+
+func answerResponses(w http.ResponseWriter, req *request, reply Reply, id int) error {
+	c, err := req.callOf(reply)
+	if err != nil {
+		return err
+	}
+	items := itemsOf(reply, c, id)
+	s := newStream(w)
+	response := object{"id": fmt.Sprintf("resp_%06d", id), "object": "response", "model": req.model, "created_at": 1, "status": "in_progress", "output": []object{}}
+	s.sendNumbered("response.created", object{"response": response})
+	for i, item := range items {
+		s.sendItem(i, item)
+	}
+	out := outputTokens(reply)
+	response = maps.Clone(response)
+	response["status"], response["output"] = "completed", items
+	response["usage"] = object{
 		"input_tokens": 120, "input_tokens_details": object{"cached_tokens": 20},
 		"output_tokens": out, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": 120 + out,
-	}}})
+	}
+	s.sendNumbered("response.completed", object{"response": response})
+	return nil
+}
+
+// sendItem streams one item of the output.
+func (s *stream) sendItem(i int, item object) {
+	s.sendNumbered("response.output_item.added", object{"output_index": i, "item": item})
+	if item["type"] == "message" {
+		for _, chunk := range splitChunks(item["content"].([]object)[0]["text"].(string)) {
+			s.sendNumbered("response.output_text.delta", object{"output_index": i, "content_index": 0, "item_id": item["id"], "delta": chunk})
+		}
+	}
+	s.sendNumbered("response.output_item.done", object{"output_index": i, "item": item})
 }
 
 // sendNumbered sends one event with its sequence number.
@@ -41,7 +88,7 @@ func (s *stream) sendNumbered(kind string, fields object) {
 }
 
 // itemsOf returns the output items of a reply.
-func itemsOf(req *request, reply Reply, id int) (items []object, err error) {
+func itemsOf(reply Reply, c *call, id int) (items []object) {
 	if reply.Think != "" {
 		items = append(items, object{
 			"type": "reasoning", "id": fmt.Sprintf("rs_%06d", id),
@@ -51,31 +98,14 @@ func itemsOf(req *request, reply Reply, id int) (items []object, err error) {
 	if reply.Text != "" {
 		items = append(items, object{
 			"type": "message", "id": fmt.Sprintf("item_%06d", id), "role": "assistant",
-			"content": []object{{"type": "output_text", "text": reply.Text}},
+			"content": []object{{"type": "output_text", "text": reply.Text, "annotations": []object{}}},
 		})
 	}
-	if reply.Run == "" {
-		return items, nil
-	}
-	// The tool's name depends on codex's version and on the model that it asks for.
-	name := req.findTool("exec_command", "shell_command", "shell")
-	arguments := object{}
-	switch name {
-	case "exec_command":
-		arguments["cmd"] = reply.Run
-	case "shell_command":
-		arguments["command"] = reply.Run
-	case "shell":
-		arguments["command"] = []string{"sh", "-c", reply.Run}
-	default:
-		return nil, fmt.Errorf("testmodel: the agent offers no tool for %q", reply.Run)
-	}
-	text, err := json.Marshal(arguments)
-	if err != nil {
-		return nil, err
+	if c == nil {
+		return items
 	}
 	return append(items, object{
 		"type": "function_call", "id": fmt.Sprintf("fc_%06d", id), "call_id": fmt.Sprintf("call_%06d", id),
-		"name": name, "arguments": string(text),
-	}), nil
+		"name": c.name, "arguments": c.inputText(),
+	})
 }

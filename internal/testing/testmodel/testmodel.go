@@ -1,10 +1,16 @@
-// Package testmodel is a fake model API for the programs of agents: Anthropic's Messages and OpenAI's
-// Responses, as far as claude and codex use them. The model follows a script, so that a real agent
-// runs real commands without a real model.
+// Package testmodel is a fake model API for the programs of agents: Anthropic's Messages, OpenAI's Responses and Chat
+// Completions, and Gemini's generateContent, as far as claude, codex, opencode, copilot, gemini and aider use them. The model
+// follows a script, so that a real agent runs real commands without a real model.
 //
-//	model := testmodel.New(testmodel.Reply{Text: "Let me look.", Run: "uname"}, testmodel.Reply{Text: "It is Linux."})
+//	model := testmodel.New(
+//		testmodel.Reply{Text: "Let me write it.", Path: "a.txt", Content: "hello\n"},
+//		testmodel.Reply{Run: "git add a.txt && git commit -m Add"},
+//		testmodel.Reply{Text: "It is done."},
+//	)
 //	server := httptest.NewServer(model)
 //	// claude with ANTHROPIC_BASE_URL=server.URL and ANTHROPIC_API_KEY=testmodel.Key
+//
+// A Model is an http.Handler. To play the real host, serve it with TLS at the name of that host.
 package testmodel
 
 import (
@@ -18,41 +24,71 @@ import (
 	"sync"
 )
 
-// Key is the only API key that the model accepts.
+// Key is the only API key that a model of New accepts.
 const Key = "sk-ant-test-0123456789"
 
 // maxBody limits the size of a request; requests of agents are far smaller.
 const maxBody = 32 << 20
 
-// A Reply is one answer of the model. If Run or Call is set, the answer ends with a call of a tool.
+// A Reply is one answer of the model. If Run, Path or Call is set, the answer ends with a call of a tool, whichever the agent
+// offers for that.
 type Reply struct {
-	Think string
-	Text  string
-	Run   string // a shell command for the agent's own tool
-	Call  string // the name of any other tool, for claude
-	Input map[string]any
-	Error string // if set, the answer is this error
+	Think   string
+	Text    string
+	Run     string // a shell command
+	Path    string // a file to write; an agent that works in a sandbox may want an absolute path
+	Content string // its content
+	Call    string // the name of any other tool
+	Input   map[string]any
+	Error   string // if set, the answer is this error
+}
+
+// A Request is one request to the model.
+type Request struct {
+	Host   string
+	Method string
+	Path   string
+	Header http.Header
+	Body   string
+	Status int // of the answer
+	// From the conversation in Body:
+	Prompts []string // texts of the user, also those that the agent adds itself
+	Results []string // results of tools
 }
 
 // A Model is an http.Handler that follows a script and records requests.
 type Model struct {
-	mu       sync.Mutex
-	replies  []Reply
-	requests []string
-	ids      int
+	key string
+
+	mu      sync.Mutex
+	replies []Reply
+	log     []Request
+	bodies  []string // of the requests that got a reply
+	ids     int
 }
 
 // New returns a model that gives each reply once, in order, to requests that offer tools. It answers
 // "ok" to all other requests. When no reply is left, it answers with an error.
-func New(replies ...Reply) *Model {
-	return &Model{replies: slices.Clone(replies)}
+func New(replies ...Reply) *Model { return NewWithKey(Key, replies...) }
+
+// NewWithKey returns a model that accepts another API key.
+func NewWithKey(key string, replies ...Reply) *Model {
+	return &Model{key: key, replies: slices.Clone(replies)}
 }
 
 // Requests returns the bodies of the requests that got a reply.
 func (m *Model) Requests() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.requests)
+	return slices.Clone(m.bodies)
+}
+
+// Log returns all requests in the order of their answers, also those that the model refused. They share their headers and texts
+// with the model.
+func (m *Model) Log() []Request {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.log)
 }
 
 // Left returns the number of remaining replies.
@@ -62,74 +98,104 @@ func (m *Model) Left() int {
 	return len(m.replies)
 }
 
-// ServeHTTP answers POST /v1/messages, /v1/messages/count_tokens and /v1/responses.
+// ServeHTTP answers the requests of the protocols, and GET / and HEAD /.
 func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.Method + " " + r.URL.Path {
-	case "HEAD /", "GET /":
+	entry := Request{Host: r.Host, Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone()}
+	answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+	m.serve(answer, r, &entry)
+	entry.Status = answer.status
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log = append(m.log, entry)
+}
+
+// serve answers a request, and completes its entry of the log.
+func (m *Model) serve(w http.ResponseWriter, r *http.Request, entry *Request) {
+	if r.URL.Path == "/" && (r.Method == http.MethodHead || r.Method == http.MethodGet) {
 		return // agents check whether the server exists
-	case "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/responses":
-	default:
+	}
+	p, method := findProtocol(r)
+	if p == nil {
 		writeError(w, http.StatusNotFound, "not_found_error", "testmodel: no "+r.Method+" "+r.URL.Path)
 		return
 	}
-	if key := cmp.Or(r.Header.Get("X-Api-Key"), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); key != Key {
-		writeError(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
-		return
-	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	entry.Body = string(body)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
-	var req request
-	if err := json.Unmarshal(body, &req); err != nil {
+	if keyOf(r) != m.key {
+		writeError(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
+		return
+	}
+	req, err := p.parse(body)
+	if err != nil {
 		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
 		return
 	}
-	if r.URL.Path == "/v1/messages/count_tokens" {
-		writeJSON(w, map[string]int{"input_tokens": countTokens(string(body))})
+	req.method = method
+	entry.Prompts, entry.Results = req.prompts, req.results
+	if strings.HasSuffix(strings.ToLower(method), "tokens") {
+		writeJSON(w, map[string]int{p.tokens: countTokens(entry.Body)})
 		return
 	}
-	reply, id, err := m.nextReply(&req, string(body))
+	reply, id, err := m.nextReply(req, entry.Body)
 	switch {
-	case err != nil:
+	case err == nil && reply.Error != "":
+		err = fmt.Errorf("%s", reply.Error)
+	case err == nil:
+		err = p.answer(w, req, reply, id)
+	}
+	if err != nil { // agents retry after other statuses, for minutes
 		writeError(w, http.StatusBadRequest, "invalid_request_error", err.Error())
-	case reply.Error != "":
-		// Agents retry after other statuses, for minutes.
-		writeError(w, http.StatusBadRequest, "invalid_request_error", reply.Error)
-	case r.URL.Path == "/v1/messages":
-		serveMessages(w, &req, reply, id)
-	default:
-		serveResponses(w, &req, reply, id)
 	}
 }
 
-// A request has the fields that this package reads of both APIs.
-type request struct {
-	Model  string `json:"model"`
-	Stream bool   `json:"stream"`
-	Tools  []struct {
-		Name string `json:"name"`
-		Type string `json:"type"`
-	} `json:"tools"`
+// A protocol is one of the APIs.
+type protocol struct {
+	// parse parses the body of a request.
+	parse func(body []byte) (*request, error)
+	// answer sends a reply, or returns why it cannot, without having sent anything.
+	answer func(w http.ResponseWriter, req *request, reply Reply, id int) error
+	// tokens is the field with the number of tokens, if the API counts them.
+	tokens string
 }
 
-// OffersTool reports whether the agent offered a tool called name in a request, as Requests returns it.
-func OffersTool(body, name string) bool {
-	var req request
-	return json.Unmarshal([]byte(body), &req) == nil && req.findTool(name) != ""
-}
-
-// findTool returns the first of names that the agent offers, or "".
-func (r *request) findTool(names ...string) string {
-	for _, name := range names {
-		for _, t := range r.Tools {
-			if t.Name == name {
-				return name
-			}
+// findProtocol returns the protocol of a request and the method of the API that it calls; nil if there is none.
+func findProtocol(r *http.Request) (p *protocol, method string) {
+	if r.Method != http.MethodPost {
+		return nil, ""
+	}
+	switch path := r.URL.Path; {
+	case path == "/v1/messages" || path == "/v1/messages/count_tokens":
+		return &messages, path
+	case path == "/v1/responses" || path == "/responses":
+		return &responses, path
+	case path == "/v1/chat/completions" || path == "/chat/completions":
+		return &completions, path
+	case strings.Contains(path, "/models/"):
+		_, method, ok := strings.Cut(path, ":")
+		if ok && (strings.HasSuffix(method, "enerateContent") || method == "countTokens") {
+			return &gemini, method
 		}
 	}
-	return ""
+	return nil, ""
+}
+
+// keyOf returns the API key of a request.
+func keyOf(r *http.Request) string {
+	return cmp.Or(r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key"), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+}
+
+// A request has what all protocols have in common.
+type request struct {
+	model   string
+	method  string
+	stream  bool
+	tools   []tool
+	prompts []string
+	results []string
 }
 
 // nextReply returns the reply to a request, and a unique number.
@@ -137,12 +203,12 @@ func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ids++
-	if len(req.Tools) == 0 {
+	if len(req.tools) == 0 {
 		return Reply{Text: "ok"}, m.ids, nil
 	}
-	m.requests = append(m.requests, body)
+	m.bodies = append(m.bodies, body)
 	if len(m.replies) == 0 {
-		return Reply{}, 0, fmt.Errorf("testmodel: no reply left for request %d", len(m.requests))
+		return Reply{}, 0, fmt.Errorf("testmodel: no reply left for request %d", len(m.bodies))
 	}
 	reply := m.replies[0]
 	m.replies = m.replies[1:]
@@ -151,6 +217,11 @@ func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 
 // countTokens returns the number of tokens of a text: one for each 4 bytes.
 func countTokens(text string) int { return (len(text) + 3) / 4 }
+
+// outputTokens returns the number of tokens of a reply, which depends only on the reply.
+func outputTokens(reply Reply) int {
+	return countTokens(reply.Think + reply.Text + reply.Run + reply.Content)
+}
 
 // splitChunks splits a text into the chunks of a stream.
 func splitChunks(text string) []string {
@@ -171,16 +242,29 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // fails if the agent has gone
 }
 
-// writeError sends an error in the form of both APIs.
+// writeError sends an error in the form of all protocols.
 func writeError(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(object{"type": "error", "error": object{"type": kind, "message": message}})
+	_ = json.NewEncoder(w).Encode(object{"type": "error", "error": object{"type": kind, "message": message, "code": status}})
 }
 
 type object map[string]any
 
-// A stream sends events in the form of both APIs.
+// A statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// A stream sends events.
 type stream struct {
 	w http.ResponseWriter
 	n int
@@ -191,13 +275,19 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w}
 }
 
-// sendEvent sends one event and flushes it.
+// sendEvent sends one event with its kind, as Anthropic and Responses do.
 func (s *stream) sendEvent(kind string, fields object) {
 	fields["type"] = kind
+	fmt.Fprintf(s.w, "event: %s\n", kind)
+	s.sendData(fields)
+}
+
+// sendData sends one event without a kind, as Chat Completions and Gemini do, and flushes it.
+func (s *stream) sendData(fields object) {
 	data, err := json.Marshal(fields)
 	if err != nil {
 		panic(err) // impossible for strings and numbers
 	}
-	fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", kind, data)
+	fmt.Fprintf(s.w, "data: %s\n\n", data)
 	_ = http.NewResponseController(s.w).Flush()
 }
