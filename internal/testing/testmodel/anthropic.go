@@ -28,7 +28,7 @@ func parseMessages(body []byte) (*request, error) {
 	}
 	req := &request{model: in.Model, stream: in.Stream}
 	for _, t := range in.Tools {
-		req.tools = append(req.tools, tool{t.Name, t.Schema})
+		req.tools = append(req.tools, tool{name: t.Name, schema: t.Schema})
 	}
 	for _, m := range in.Messages {
 		if m.Role == "user" {
@@ -105,7 +105,7 @@ func blocksOf(reply Reply, c *call, id int) (blocks []object, stop string) {
 	if c == nil {
 		return blocks, "end_turn"
 	}
-	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": c.name, "input": c.input}), "tool_use"
+	return append(blocks, object{"type": "tool_use", "id": fmt.Sprintf("toolu_%06d", id), "name": c.tool.name, "input": c.input}), "tool_use"
 }
 
 // sendBlock streams one block of content.

@@ -29,7 +29,7 @@ func parseCompletions(body []byte) (*request, error) {
 	}
 	req := &request{model: in.Model, stream: in.Stream}
 	for _, t := range in.Tools {
-		req.tools = append(req.tools, tool{t.Function.Name, t.Function.Schema})
+		req.tools = append(req.tools, tool{name: t.Function.Name, schema: t.Function.Schema})
 	}
 	for _, m := range in.Messages {
 		switch m.Role {
@@ -52,7 +52,7 @@ func answerCompletions(w http.ResponseWriter, req *request, reply Reply, id int)
 		finish = "tool_calls"
 		calls = []object{{
 			"index": 0, "id": fmt.Sprintf("call_%06d", id), "type": "function",
-			"function": object{"name": c.name, "arguments": c.inputText()},
+			"function": object{"name": c.tool.name, "arguments": c.inputText()},
 		}}
 	}
 	out := outputTokens(reply)

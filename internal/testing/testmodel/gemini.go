@@ -19,6 +19,9 @@ func parseGemini(body []byte) (*request, error) {
 				JSONSchema schema `json:"parametersJsonSchema"`
 			} `json:"functionDeclarations"`
 		} `json:"tools"`
+		Config struct {
+			Schema *schema `json:"responseJsonSchema"`
+		} `json:"generationConfig"`
 		Contents []struct {
 			Role  string `json:"role"`
 			Parts []struct {
@@ -32,14 +35,14 @@ func parseGemini(body []byte) (*request, error) {
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
-	req := &request{}
+	req := &request{answer: in.Config.Schema}
 	for _, t := range in.Tools {
 		for _, f := range t.Functions {
 			s := f.JSONSchema
 			if reflect.ValueOf(s).IsZero() {
 				s = f.Parameters
 			}
-			req.tools = append(req.tools, tool{f.Name, s})
+			req.tools = append(req.tools, tool{name: f.Name, schema: s})
 		}
 	}
 	for _, c := range in.Contents {
@@ -78,7 +81,7 @@ func answerGemini(w http.ResponseWriter, req *request, reply Reply, _ int) error
 		parts = append(parts, object{"text": chunk})
 	}
 	if c != nil {
-		parts = append(parts, object{"functionCall": object{"name": c.name, "args": c.input}})
+		parts = append(parts, object{"functionCall": object{"name": c.tool.name, "args": c.input}})
 	}
 	out := outputTokens(reply)
 	usage := object{"promptTokenCount": 120, "candidatesTokenCount": out, "totalTokenCount": 120 + out}

@@ -12,22 +12,18 @@ var responses = protocol{parse: parseResponses, answer: answerResponses}
 
 func parseResponses(body []byte) (*request, error) {
 	var in struct {
-		Model string `json:"model"`
-		Tools []struct {
-			Name   string `json:"name"`
-			Schema schema `json:"parameters"`
-		} `json:"tools"`
+		Model string          `json:"model"`
+		Tools []responseTool  `json:"tools"`
 		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
 	req := &request{model: in.Model, stream: true}
-	for _, t := range in.Tools {
-		req.tools = append(req.tools, tool{t.Name, t.Schema})
-	}
+	req.addTools(in.Tools, "")
 	var items []struct {
 		Type    string          `json:"type"`
+		Tools   []responseTool  `json:"tools"`
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
 		Output  json.RawMessage `json:"output"`
@@ -37,13 +33,34 @@ func parseResponses(body []byte) (*request, error) {
 	}
 	for _, item := range items {
 		switch {
-		case item.Type == "function_call_output":
+		case item.Type == "additional_tools":
+			req.addTools(item.Tools, "")
+		case item.Type == "function_call_output" || item.Type == "custom_tool_call_output":
 			req.results = append(req.results, textOf(item.Output))
 		case item.Role == "user":
 			req.prompts = append(req.prompts, textOf(item.Content))
 		}
 	}
 	return req, nil
+}
+
+// A responseTool is a tool, or a namespace of tools.
+type responseTool struct {
+	Type   string         `json:"type"`
+	Name   string         `json:"name"`
+	Schema schema         `json:"parameters"`
+	Tools  []responseTool `json:"tools"`
+}
+
+// addTools adds the tools of a namespace.
+func (r *request) addTools(tools []responseTool, namespace string) {
+	for _, t := range tools {
+		if t.Type == "namespace" {
+			r.addTools(t.Tools, t.Name)
+			continue
+		}
+		r.tools = append(r.tools, tool{name: t.Name, schema: t.Schema, namespace: namespace, script: t.Type == "custom" && t.Name == "exec"})
+	}
 }
 
 func answerResponses(w http.ResponseWriter, req *request, reply Reply, id int) error {
@@ -104,8 +121,14 @@ func itemsOf(reply Reply, c *call, id int) (items []object) {
 	if c == nil {
 		return items
 	}
-	return append(items, object{
-		"type": "function_call", "id": fmt.Sprintf("fc_%06d", id), "call_id": fmt.Sprintf("call_%06d", id),
-		"name": c.name, "arguments": c.inputText(),
-	})
+	item := object{"id": fmt.Sprintf("fc_%06d", id), "call_id": fmt.Sprintf("call_%06d", id), "name": c.tool.name}
+	if c.tool.namespace != "" {
+		item["namespace"] = c.tool.namespace
+	}
+	if c.tool.script {
+		item["type"], item["input"] = "custom_tool_call", c.script()
+	} else {
+		item["type"], item["arguments"] = "function_call", c.inputText()
+	}
+	return append(items, item)
 }

@@ -68,7 +68,7 @@ type Model struct {
 }
 
 // New returns a model that gives each reply once, in order, to requests that offer tools. It answers
-// "ok" to all other requests. When no reply is left, it answers with an error.
+// "ok" to all other requests, or any JSON of the schema that they ask for. When no reply is left, it answers with an error.
 func New(replies ...Reply) *Model { return NewWithKey(Key, replies...) }
 
 // NewWithKey returns a model that accepts another API key.
@@ -113,6 +113,10 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (m *Model) serve(w http.ResponseWriter, r *http.Request, entry *Request) {
 	if r.URL.Path == "/" && (r.Method == http.MethodHead || r.Method == http.MethodGet) {
 		return // agents check whether the server exists
+	}
+	if r.Header.Get("Upgrade") == "websocket" { // then codex uses HTTP
+		writeError(w, http.StatusUpgradeRequired, "invalid_request_error", "testmodel: no WebSockets")
+		return
 	}
 	p, method := findProtocol(r)
 	if p == nil {
@@ -194,6 +198,7 @@ type request struct {
 	method  string
 	stream  bool
 	tools   []tool
+	answer  *schema // of the text of the answer, which is JSON; nil for any text
 	prompts []string
 	results []string
 }
@@ -204,7 +209,7 @@ func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	defer m.mu.Unlock()
 	m.ids++
 	if len(req.tools) == 0 {
-		return Reply{Text: "ok"}, m.ids, nil
+		return Reply{Text: req.plainAnswer()}, m.ids, nil
 	}
 	m.bodies = append(m.bodies, body)
 	if len(m.replies) == 0 {

@@ -9,8 +9,10 @@ import (
 
 // A tool is one that an agent offers in a request.
 type tool struct {
-	name   string
-	schema schema
+	name      string
+	schema    schema
+	namespace string // "" for none
+	script    bool   // its input is JavaScript that calls other tools, as of newer models of codex
 }
 
 // A schema is the part of a JSON schema that this package reads.
@@ -35,7 +37,7 @@ func (s schema) isType(name string) bool {
 // The names of the tools for shell commands and for writing files, in order of preference, and of their arguments. The names of
 // codex's depend on its version and on the model that it asks for.
 var (
-	shellTools  = []string{"Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_command", "developer__shell"}
+	shellTools  = []string{"Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_command", "developer__shell", "exec"}
 	writeTools  = []string{"Write", "write", "write_file", "create"}
 	commandArgs = []string{"command", "cmd"}
 	pathArgs    = []string{"file_path", "filePath", "path"}
@@ -66,8 +68,13 @@ func (r *request) findTool(names ...string) *tool {
 
 // A call is a call of a tool.
 type call struct {
-	name  string
+	tool  *tool
 	input object
+}
+
+// script returns JavaScript that runs the command of the call, and prints its result.
+func (c *call) script() string {
+	return "text(await tools.exec_command(" + c.inputText() + "));"
 }
 
 // inputText returns the input as JSON.
@@ -89,10 +96,11 @@ func (r *request) callOf(reply Reply) (*call, error) {
 	case reply.Call == "":
 		return nil, nil
 	}
-	if r.findTool(reply.Call) == nil {
+	t := r.findTool(reply.Call)
+	if t == nil {
 		return nil, fmt.Errorf("testmodel: the agent offers no tool %s", reply.Call)
 	}
-	return &call{name: reply.Call, input: object(reply.Input)}, nil
+	return &call{tool: t, input: object(reply.Input)}, nil
 }
 
 // shellCall returns a call that runs a shell command.
@@ -102,10 +110,10 @@ func (r *request) shellCall(command string) (*call, error) {
 		return nil, fmt.Errorf("testmodel: the agent offers no tool for %q", command)
 	}
 	arg := t.findArg(commandArgs)
-	if t.name == "exec_command" && len(t.schema.Properties) == 0 {
+	if len(t.schema.Properties) == 0 && (t.script || t.name == "exec_command") {
 		arg = "cmd"
 	}
-	c := &call{name: t.name, input: object{arg: command}}
+	c := &call{tool: t, input: object{arg: command}}
 	if s := t.schema.Properties[arg]; s.isType("array") || s.Type == nil && t.name == "shell" {
 		c.input[arg] = []string{"sh", "-c", command}
 	}
@@ -119,7 +127,7 @@ func (r *request) writeCall(path, content string) (*call, error) {
 	if t == nil {
 		return r.shellCall(fmt.Sprintf("printf %%s %s > %s", quoteWord(content), quoteWord(path)))
 	}
-	c := &call{name: t.name, input: object{t.findArg(pathArgs): path, t.findArg(contentArgs): content}}
+	c := &call{tool: t, input: object{t.findArg(pathArgs): path, t.findArg(contentArgs): content}}
 	t.fillRequired(c.input)
 	return c, nil
 }
@@ -139,25 +147,41 @@ func (t *tool) fillRequired(input object) {
 	if _, ok := t.schema.Properties["description"]; ok || t.name == "Bash" {
 		input["description"] = "does a step of the script"
 	}
-	for _, name := range t.schema.Required {
-		if _, ok := input[name]; ok {
+	t.schema.fillRequired(input)
+}
+
+// fillRequired adds values for the properties that the schema requires and v does not have.
+func (s schema) fillRequired(v object) {
+	for _, name := range s.Required {
+		if _, ok := v[name]; ok {
 			continue
 		}
-		switch s := t.schema.Properties[name]; {
-		case len(s.Enum) > 0:
-			input[name] = s.Enum[0]
-		case s.isType("boolean"):
-			input[name] = false
-		case s.isType("integer") || s.isType("number"):
-			input[name] = 60
-		case s.isType("array"):
-			input[name] = []any{}
-		case s.isType("object"):
-			input[name] = object{}
+		switch p := s.Properties[name]; {
+		case len(p.Enum) > 0:
+			v[name] = p.Enum[0]
+		case p.isType("boolean"):
+			v[name] = false
+		case p.isType("integer") || p.isType("number"):
+			v[name] = 60
+		case p.isType("array"):
+			v[name] = []any{}
+		case p.isType("object"):
+			v[name] = object{}
 		default:
-			input[name] = "step"
+			v[name] = "step"
 		}
 	}
+}
+
+// plainAnswer returns the text of the answer to a request without tools.
+func (r *request) plainAnswer() string {
+	if r.answer == nil {
+		return "ok"
+	}
+	v := object{}
+	r.answer.fillRequired(v)
+	c := call{input: v}
+	return c.inputText()
 }
 
 // quoteWord quotes a word for a shell.
