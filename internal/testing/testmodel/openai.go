@@ -15,11 +15,16 @@ func parseResponses(body []byte) (*request, error) {
 		Model string          `json:"model"`
 		Tools []responseTool  `json:"tools"`
 		Input json.RawMessage `json:"input"`
+		Text  struct {
+			Format struct {
+				Schema *schema `json:"schema"`
+			} `json:"format"`
+		} `json:"text"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
-	req := &request{model: in.Model, stream: true}
+	req := &request{model: in.Model, stream: true, answer: in.Text.Format.Schema}
 	req.addTools(in.Tools, "")
 	var items []struct {
 		Type    string          `json:"type"`
@@ -121,7 +126,7 @@ func itemsOf(reply Reply, c *call, id int) (items []object) {
 	if c == nil {
 		return items
 	}
-	item := object{"id": fmt.Sprintf("fc_%06d", id), "call_id": fmt.Sprintf("call_%06d", id), "name": c.tool.name}
+	item := object{"id": fmt.Sprintf("fc_%06d", id), "call_id": fmt.Sprintf("call_%06d", id), "name": c.tool.name, "status": "completed"}
 	if c.tool.namespace != "" {
 		item["namespace"] = c.tool.namespace
 	}

@@ -67,8 +67,8 @@ type Model struct {
 	ids     int
 }
 
-// New returns a model that gives each reply once, in order, to requests that offer tools. It answers
-// "ok" to all other requests, or any JSON of the schema that they ask for. When no reply is left, it answers with an error.
+// New returns a model that gives each reply once, in order, to requests that offer tools. Agents also have
+// other requests, say for a title: it answers "ok", or any JSON of the schema that they ask for. When no reply is left, it answers with an error.
 func New(replies ...Reply) *Model { return NewWithKey(Key, replies...) }
 
 // NewWithKey returns a model that accepts another API key.
@@ -198,7 +198,7 @@ type request struct {
 	method  string
 	stream  bool
 	tools   []tool
-	answer  *schema // of the text of the answer, which is JSON; nil for any text
+	answer  *schema // of the answer, which is JSON; nil for any text
 	prompts []string
 	results []string
 }
@@ -208,7 +208,7 @@ func (m *Model) nextReply(req *request, body string) (Reply, int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ids++
-	if len(req.tools) == 0 {
+	if len(req.tools) == 0 || req.answer != nil {
 		return Reply{Text: req.plainAnswer()}, m.ids, nil
 	}
 	m.bodies = append(m.bodies, body)
