@@ -16,7 +16,7 @@ type Recipe struct {
 	// Exec is the name of the agent's program.
 	Exec string `yaml:"command"`
 	// Args are arguments for every start, in place of ${ARGS} in the four lists below. An argument with ${PROMPT} is left out if
-	// there is no prompt.
+	// there is no prompt, and so is a -- before it.
 	Args           []string `yaml:"args"`
 	Interactive    []string `yaml:"interactive"`
 	Headless       []string `yaml:"headless"`        // it ends after one prompt
@@ -83,6 +83,9 @@ func (r *Recipe) Command(s Start) []string {
 		case s.Prompt != "":
 			command = append(command, strings.ReplaceAll(arg, promptMark, s.Prompt))
 		}
+	}
+	if last := len(command) - 1; command[last] == "--" { // of a prompt that may begin with -
+		command = command[:last]
 	}
 	return command
 }

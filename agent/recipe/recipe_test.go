@@ -56,9 +56,9 @@ func TestCommand(t *testing.T) {
 		want  string
 	}{
 		{"claude", Start{}, "claude --dangerously-skip-permissions"},
-		{"claude", Start{Prompt: "Go on", Headless: true, Args: []string{"--model", "opus"}}, "claude --dangerously-skip-permissions --model opus -p|Go on"},
-		{"claude", Start{Prompt: "Go", Headless: true, Resume: true}, "claude --dangerously-skip-permissions --continue -p|Go"},
-		{"codex", Start{Prompt: "Go", Headless: true, Resume: true}, "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox resume --last|Go"},
+		{"claude", Start{Prompt: "Go on", Headless: true, Args: []string{"--model", "opus"}}, "claude --dangerously-skip-permissions --model opus -p --|Go on"},
+		{"claude", Start{Prompt: "Go", Headless: true, Resume: true}, "claude --dangerously-skip-permissions --continue -p --|Go"},
+		{"codex", Start{Prompt: "Go", Headless: true, Resume: true}, "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox resume --last --|Go"},
 		{"codex", Start{Resume: true}, "codex resume --last --no-daemon --dangerously-bypass-approvals-and-sandbox"},
 		{"gemini", Start{}, "gemini --yolo"},
 		{"gemini", Start{Prompt: "- Go"}, "gemini --yolo|--prompt-interactive=- Go"},

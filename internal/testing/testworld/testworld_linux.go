@@ -31,7 +31,15 @@ const Address = "93.184.216.34"
 // A World has what the server got.
 type World struct {
 	mu       sync.Mutex
-	requests []string // guarded by mu
+	requests []string     // guarded by mu
+	handler  http.Handler // guarded by mu
+}
+
+// Handle passes all later requests to h, which Requests then does not return. nil ends that.
+func (w *World) Handle(h http.Handler) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handler = h
 }
 
 // Requests returns the requests that the server got since the last call: method, path and header, and the body.
@@ -129,7 +137,7 @@ func serveDNS(t *testing.T) {
 	})
 }
 
-// serveHTTP answers each request with its own text.
+// serveHTTP answers each request with its own text, or has the handler answer it.
 func (w *World) serveHTTP(t *testing.T, port string, config *tls.Config) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(Address, port))
@@ -137,6 +145,13 @@ func (w *World) serveHTTP(t *testing.T, port string, config *tls.Config) {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		handler := w.handler
+		w.mu.Unlock()
+		if handler != nil {
+			handler.ServeHTTP(rw, r)
+			return
+		}
 		var b strings.Builder
 		fmt.Fprintf(&b, "%s %s%s\n", r.Method, r.Host, r.RequestURI)
 		_ = r.Header.Write(&b)
