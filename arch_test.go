@@ -369,6 +369,10 @@ var allowedImports = map[string]map[string]string{
 		"agent/output": "the types of events",
 	},
 	"agent/frontmatter": {},
+	"agent/recipe": {
+		"internal/egress":  "entries of network policies",
+		"internal/suggest": "hints for misspelt keys and names",
+	},
 	"agent/hooks": {
 		"internal/retry": "repeated calls",
 		"agent":          "types of conversations",
@@ -933,7 +937,7 @@ var dependencies = map[string]struct {
 	"github.com/mdlayher/vsock":               {"sockets between a virtual machine and its host", []string{"machine/guest", "machine/vm/qemu"}},
 	"go.opentelemetry.io/otel":                {"traces and metrics", []string{"layer/trace"}},
 	"go.uber.org/goleak":                      {"detection of leaked goroutines", []string{"internal/testing/testenv", "storage/objectstore/objectstoretest", "provider/providertest"}},
-	"go.yaml.in/yaml":                         {"the configuration file, front matter, and templates", []string{"config", "agent/frontmatter", "agent/template"}},
+	"go.yaml.in/yaml":                         {"the configuration file, front matter, and templates", []string{"config", "agent/frontmatter", "agent/recipe", "agent/template"}},
 	"golang.org/x/crypto":                     {"SSH", []string{"server/sshd"}},
 	"golang.org/x/crypto/x509roots/fallback":  {"root certificates for systems without any, such as images from scratch", []string{"cmd/atoll"}},
 	"golang.org/x/mod":                        {"versions of releases", []string{"cmd/atoll"}},

@@ -77,7 +77,7 @@ func (r *Recipe) RenderEnv(p Params) (map[string]string, error) {
 	return env, nil
 }
 
-// functions are those of templates, beside those of text/template.
+// functions has the functions that templates may use, beside those of text/template.
 var functions = template.FuncMap{
 	"json": func(v any) (string, error) { data, err := json.Marshal(v); return string(data), err },
 	"last": func(n int, s string) string { return s[max(0, len(s)-n):] },

@@ -24,7 +24,7 @@ import (
 //go:embed *.yaml
 var builtin embed.FS
 
-// extension is that of a recipe's file, whose name is the name of the agent.
+// extension is the end of a recipe's file name, after the name of the agent.
 const extension = ".yaml"
 
 // Recipes are sorted by their names.

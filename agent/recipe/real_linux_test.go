@@ -30,7 +30,7 @@ var realKeys = map[string]string{
 	"COPILOT_GITHUB_TOKEN": "github_pat_0123456789abcdefghijklmnopqrstuvwxyz",
 }
 
-// copilotAnswers are those of GitHub to copilot, by host and path.
+// copilotAnswers has what GitHub answers copilot, by host and path.
 var copilotAnswers = map[string]string{
 	"api.github.com/copilot_internal/user": `{"login": "me", "id": 1, "access_type_sku": "pro", "copilot_plan": "individual", "chat_enabled": true,
 		"cli_enabled": true, "endpoints": {"api": "https://api.githubcopilot.com"}}`,
@@ -138,7 +138,7 @@ func (r *realRun) checkWork(t *testing.T) {
 		testmodel.Reply{Run: "git add made.txt && git commit -q -m Made && expr 6 '*' 7 | sed s/^/the-answer-is-/"},
 		testmodel.Reply{Text: "It is done."},
 	)
-	out := r.runCommand(t, r.recipe.Command(Start{Prompt: "- Make a file, please.", Headless: true}))
+	out := r.runCommand(t, r.commandOf(t, Start{Prompt: "- Make a file, please.", Headless: true}))
 	if asked := model.Log(); !slices.ContainsFunc(asked, func(req testmodel.Request) bool { return slices.ContainsFunc(req.Prompts, isPrompt) }) {
 		t.Error("the model did not get the prompt")
 	}
@@ -154,16 +154,25 @@ func (r *realRun) checkWork(t *testing.T) {
 	r.checkLog(t, model, "the-answer-is-42")
 
 	model = r.serveModel(testmodel.Reply{Text: "I remember."})
-	out = r.runCommand(t, r.recipe.Command(Start{Prompt: "- And now?", Headless: true, Resume: true}))
+	out = r.runCommand(t, r.commandOf(t, Start{Prompt: "- And now?", Headless: true, Resume: true}))
 	if !strings.Contains(out, "I remember.") {
 		t.Errorf("resumed: got\n%s", out)
 	}
 	r.checkLog(t, model, "the-answer-is-42")
 
 	r.serveModel(testmodel.Reply{Error: "it is too long"})
-	if _, err := r.startCommand(t, r.recipe.Command(Start{Prompt: "More.", Headless: true})); err == nil {
+	if _, err := r.startCommand(t, r.commandOf(t, Start{Prompt: "More.", Headless: true})); err == nil {
 		t.Error("it ends with 0 after an error of the API")
 	}
+}
+
+func (r *realRun) commandOf(t *testing.T, s Start) []string {
+	t.Helper()
+	command, err := r.recipe.Command(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return command
 }
 
 func isPrompt(text string) bool { return strings.Contains(text, "- Make a file, please.") }

@@ -5,6 +5,8 @@ package recipe
 import (
 	"slices"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A Recipe describes one agent.
@@ -62,23 +64,28 @@ type Start struct {
 	Args     []string // of the user, after those of the recipe
 }
 
-// Command returns the program and its arguments.
-func (r *Recipe) Command(s Start) []string {
-	list := r.Interactive
+// Command returns the program and its arguments. It fails with ErrUnsupported if the agent cannot start so.
+func (r *Recipe) Command(s Start) ([]string, error) {
+	list := r.chooseArgs(s)
 	switch {
-	case s.Headless && s.Resume:
-		list = r.ResumeHeadless
-	case s.Headless:
-		list = r.Headless
-	case s.Resume:
-		list = r.Resume
+	case s.Headless && s.Prompt == "":
+		return nil, atoll.Errorf("agent", r.Name, atoll.ErrInvalid, "without a terminal it needs a prompt")
+	case list == nil && s.Headless && r.Resume != nil:
+		return nil, atoll.Errorf("agent", r.Name, atoll.ErrUnsupported, "it resumes a conversation only in a terminal")
+	case list == nil && s.Resume:
+		return nil, atoll.Errorf("agent", r.Name, atoll.ErrUnsupported, "it cannot resume a conversation")
+	case s.Prompt != "" && !slices.ContainsFunc(list, hasPrompt):
+		return nil, atoll.Errorf("agent", r.Name, atoll.ErrUnsupported, "start it without a prompt, and type that into it")
 	}
 	command := []string{r.Exec}
+	if list == nil {
+		return slices.Concat(command, r.Args, s.Args), nil
+	}
 	for _, arg := range list {
 		switch {
 		case arg == argsMark:
 			command = slices.Concat(command, r.Args, s.Args)
-		case !strings.Contains(arg, promptMark):
+		case !hasPrompt(arg):
 			command = append(command, arg)
 		case s.Prompt != "":
 			command = append(command, strings.ReplaceAll(arg, promptMark, s.Prompt))
@@ -87,8 +94,23 @@ func (r *Recipe) Command(s Start) []string {
 	if last := len(command) - 1; command[last] == "--" { // of a prompt that may begin with -
 		command = command[:last]
 	}
-	return command
+	return command, nil
 }
+
+// chooseArgs returns the list of arguments for a start, nil if there is none.
+func (r *Recipe) chooseArgs(s Start) []string {
+	switch {
+	case s.Headless && s.Resume:
+		return r.ResumeHeadless
+	case s.Headless:
+		return r.Headless
+	case s.Resume:
+		return r.Resume
+	}
+	return r.Interactive
+}
+
+func hasPrompt(arg string) bool { return strings.Contains(arg, promptMark) }
 
 // The marks in lists of arguments.
 const (
@@ -96,16 +118,8 @@ const (
 	promptMark = "${PROMPT}"
 )
 
-// CanResume reports whether the agent can go on with a conversation.
-func (r *Recipe) CanResume(headless bool) bool {
-	if headless {
-		return r.ResumeHeadless != nil
-	}
-	return r.Resume != nil
-}
-
-// variables returns the variables of the user's environment that may have the secret.
-func (s *Secret) variables() []string {
+// listSources returns the variables of the user's environment that may have the secret.
+func (s *Secret) listSources() []string {
 	if len(s.From) == 0 {
 		return []string{s.Name}
 	}

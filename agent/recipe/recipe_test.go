@@ -76,12 +76,37 @@ func TestCommand(t *testing.T) {
 		if more {
 			want = append(want, last)
 		}
-		if got := r.Command(test.start); !slices.Equal(got, want) {
-			t.Errorf("%+v: got %q, want %q", test.start, got, want)
+		if got, err := r.Command(test.start); !slices.Equal(got, want) || err != nil {
+			t.Errorf("%+v: got %q, %v, want %q", test.start, got, err, want)
 		}
 	}
-	if amp, _ := all.Find("amp"); amp.CanResume(true) || !amp.CanResume(false) {
-		t.Error("amp: it resumes headless, or not interactively")
+	own := &Recipe{Exec: "own", Args: []string{"-x"}}
+	if got, err := own.Command(Start{Args: []string{"-y"}}); !slices.Equal(got, []string{"own", "-x", "-y"}) || err != nil {
+		t.Errorf("without lists: got %q, %v", got, err)
+	}
+}
+
+func TestCommandFaults(t *testing.T) {
+	tests := []struct {
+		agent string
+		start Start
+		kind  error
+		want  string
+	}{
+		{"claude", Start{Headless: true}, atoll.ErrInvalid, "it needs a prompt"},
+		{"amp", Start{Prompt: "Go", Headless: true, Resume: true}, atoll.ErrUnsupported, "only in a terminal"},
+		{"shell", Start{Resume: true}, atoll.ErrUnsupported, "cannot resume"},
+		{"opencode", Start{Prompt: "Go", Resume: true}, atoll.ErrUnsupported, "start it without a prompt"},
+	}
+	all := loadOwn(t)
+	for _, test := range tests {
+		r, err := all.Find(test.agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Command(test.start); !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s %+v: got %q, %v, want %q", test.agent, test.start, got, err, test.want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ func (r *Recipe) FindSecrets(get func(name string) string) ([]atoll.Secret, erro
 		if s.Group != "" {
 			groups[s.Group] = groups[s.Group] || false
 		}
-		for _, variable := range s.variables() {
+		for _, variable := range s.listSources() {
 			if get(variable) == "" {
 				continue
 			}
@@ -43,7 +43,7 @@ func (r *Recipe) listVariables(group string) string {
 	var names []string
 	for i := range r.Secrets {
 		if s := &r.Secrets[i]; s.Group == group {
-			for _, name := range s.variables() {
+			for _, name := range s.listSources() {
 				if !slices.Contains(names, name) {
 					names = append(names, name)
 				}

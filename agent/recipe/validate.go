@@ -25,10 +25,10 @@ var (
 func (r *Recipe) Validate() error {
 	var f faults
 	if !nameForm.MatchString(r.Name) {
-		f.addf("name: %q: use lower case letters, digits and -", r.Name)
+		f.addFaultf("name: %q: use lower case letters, digits and -", r.Name)
 	}
 	if r.Exec == "" || strings.ContainsAny(r.Exec, " \t\n") {
-		f.addf("command: %q: write the name of the program; its arguments belong below args", r.Exec)
+		f.addFaultf("command: %q: write the name of the program; its arguments belong below args", r.Exec)
 	}
 	r.checkInstall(&f)
 	r.checkArgs(&f)
@@ -37,7 +37,7 @@ func (r *Recipe) Validate() error {
 		f.checkVariable("env", name)
 		f.checkTemplate("env."+name, r.Env[name])
 		if slices.ContainsFunc(r.Secrets, func(s Secret) bool { return s.Name == name }) {
-			f.addf("env: %s is a secret: leave it out here", name)
+			f.addFaultf("env: %s is a secret: leave it out here", name)
 		}
 	}
 	r.checkHosts(&f)
@@ -51,25 +51,25 @@ func (r *Recipe) Validate() error {
 // faults are the errors of a recipe.
 type faults []error
 
-func (f *faults) addf(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+func (f *faults) addFaultf(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
 
 func (f *faults) checkVariable(at, name string) {
 	if !variableForm.MatchString(name) {
-		f.addf("%s: %q is not the name of a variable: use letters, digits and _", at, name)
+		f.addFaultf("%s: %q is not the name of a variable: use letters, digits and _", at, name)
 	}
 }
 
 // checkPath adds a fault unless p is a clean path below the home directory.
 func (f *faults) checkPath(at, p string) {
 	if p == "" || p == "." || path.IsAbs(p) || path.Clean(p) != p || p == ".." || strings.HasPrefix(p, "../") || strings.HasPrefix(p, "~") {
-		f.addf("%s: %q: write a path relative to the home directory, like .config/agent", at, p)
+		f.addFaultf("%s: %q: write a path relative to the home directory, like .config/agent", at, p)
 	}
 }
 
 // checkTemplate adds a fault unless a template renders, with secrets and without.
 func (f *faults) checkTemplate(at, text string) {
 	if _, err := renderTemplate(at, text, Params{Home: "/root", Workdir: "/work"}); err != nil {
-		f.addf("%s: %w", at, err)
+		f.addFaultf("%s: %w", at, err)
 	}
 }
 
@@ -81,28 +81,28 @@ func (r *Recipe) checkInstall(f *faults) {
 		}
 	}
 	if ways > 1 {
-		f.addf("install: set one of npm, pip and script only")
+		f.addFaultf("install: set one of npm, pip and script only")
 	}
 	for _, p := range r.Install.NPM {
 		if !npmForm.MatchString(p) {
-			f.addf("install.npm: %q: write it with its version, NAME@1.2.3", p)
+			f.addFaultf("install.npm: %q: write it with its version, NAME@1.2.3", p)
 		}
 	}
 	for _, p := range r.Install.Pip {
 		if !pipForm.MatchString(p) {
-			f.addf("install.pip: %q: write it with its version, NAME==1.2.3", p)
+			f.addFaultf("install.pip: %q: write it with its version, NAME==1.2.3", p)
 		}
 	}
 	for _, n := range r.Install.Needs {
 		if !needForm.MatchString(n) {
-			f.addf("install.needs: %q: write a program, like git or node>=20", n)
+			f.addFaultf("install.needs: %q: write a program, like git or node>=20", n)
 		}
 	}
 }
 
 func (r *Recipe) checkArgs(f *faults) {
 	if len(r.Headless) == 0 || !strings.Contains(strings.Join(r.Headless, " "), promptMark) {
-		f.addf("headless: write arguments with %s", promptMark)
+		f.addFaultf("headless: write arguments with %s", promptMark)
 	}
 	lists := []struct {
 		name string
@@ -110,12 +110,12 @@ func (r *Recipe) checkArgs(f *faults) {
 	}{{"interactive", r.Interactive}, {"headless", r.Headless}, {"resume", r.Resume}, {"resume_headless", r.ResumeHeadless}}
 	for _, list := range lists {
 		if list.args != nil && !slices.Contains(list.args, argsMark) {
-			f.addf("%s: has no %s: write it where args belong", list.name, argsMark)
+			f.addFaultf("%s: has no %s: write it where args belong", list.name, argsMark)
 		}
 	}
 	for _, arg := range r.Args {
 		if strings.Contains(arg, argsMark) || strings.Contains(arg, promptMark) {
-			f.addf("args: %q: %s and %s belong into interactive, headless and resume", arg, argsMark, promptMark)
+			f.addFaultf("args: %q: %s and %s belong into interactive, headless and resume", arg, argsMark, promptMark)
 		}
 	}
 }
@@ -127,20 +127,20 @@ func (r *Recipe) checkSecrets(f *faults) {
 		at := "secrets." + s.Name
 		f.checkVariable("secrets", s.Name)
 		if seen[s.Name] {
-			f.addf("%s: is set twice", at)
+			f.addFaultf("%s: is set twice", at)
 		}
 		seen[s.Name] = true
 		for _, v := range s.From {
 			f.checkVariable(at+".from", v)
 		}
 		if len(s.Hosts) == 0 {
-			f.addf("%s: write the hosts that get the value", at)
+			f.addFaultf("%s: write the hosts that get the value", at)
 		}
 		for _, h := range s.Hosts {
 			if e, err := egress.Parse(h); err != nil {
-				f.addf("%s.hosts: %q: %w", at, h, err)
+				f.addFaultf("%s.hosts: %q: %w", at, h, err)
 			} else if e[0].InSet || e[0].Host == "" || e[0].ForRequests() {
-				f.addf("%s.hosts: %q: write a host, like api.example.com", at, h)
+				f.addFaultf("%s.hosts: %q: write a host, like api.example.com", at, h)
 			}
 		}
 	}
@@ -153,13 +153,13 @@ func (r *Recipe) checkHosts(f *faults) {
 		entries, err := egress.Parse(text)
 		switch {
 		case err != nil:
-			f.addf("allow: %q: %w", text, err)
+			f.addFaultf("allow: %q: %w", text, err)
 		case !entries[0].InSet && entries[0].Host != "" && !strings.Contains(entries[0].Host, "."):
 			hint := "the known ones are " + strings.Join(egress.SetNames(), ", ")
 			if near := suggest.Closest(text, egress.SetNames()); near != "" {
 				hint = "did you mean " + near
 			}
-			f.addf("allow: %q is not a set of hosts: %s", text, hint)
+			f.addFaultf("allow: %q is not a set of hosts: %s", text, hint)
 		}
 		open = append(open, entries...)
 	}
@@ -171,11 +171,11 @@ func (r *Recipe) checkHosts(f *faults) {
 	}
 	for _, host := range r.Telemetry {
 		if !egress.ValidHost(host) {
-			f.addf("telemetry: %q: write a host, like telemetry.example.com", host)
+			f.addFaultf("telemetry: %q: write a host, like telemetry.example.com", host)
 		}
 		for _, e := range open {
 			if e.MatchesHost(host, 0) {
-				f.addf("telemetry: %s is open by the entry %q", host, e.Text)
+				f.addFaultf("telemetry: %s is open by the entry %q", host, e.Text)
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func (r *Recipe) checkFiles(f *faults) {
 		case WhenMerge:
 			r.checkMerge(f, file)
 		default:
-			f.addf("%s: when: %q: use missing, always or merge", at, file.When)
+			f.addFaultf("%s: when: %q: use missing, always or merge", at, file.When)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (r *Recipe) checkFiles(f *faults) {
 // checkMerge checks a file with the rule WhenMerge: its content is a JSON object, with placeholders and without.
 func (r *Recipe) checkMerge(f *faults, file FileRule) {
 	if path.Ext(file.Path) != ".json" {
-		f.addf("files.%s: when: merge is for files with JSON", file.Path)
+		f.addFaultf("files.%s: when: merge is for files with JSON", file.Path)
 		return
 	}
 	placeholders := map[string]string{}
@@ -212,7 +212,7 @@ func (r *Recipe) checkMerge(f *faults, file FileRule) {
 			continue // checkTemplate reports the error
 		}
 		if _, err := decodeObject([]byte(text)); err != nil {
-			f.addf("files.%s: content: write a JSON object: %w", file.Path, err)
+			f.addFaultf("files.%s: content: write a JSON object: %w", file.Path, err)
 			return
 		}
 	}

@@ -131,7 +131,7 @@ func itemsOf(reply Reply, c *call, id int) (items []object) {
 		item["namespace"] = c.tool.namespace
 	}
 	if c.tool.script {
-		item["type"], item["input"] = "custom_tool_call", c.script()
+		item["type"], item["input"] = "custom_tool_call", c.renderScript()
 	} else {
 		item["type"], item["arguments"] = "function_call", c.inputText()
 	}

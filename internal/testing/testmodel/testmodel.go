@@ -102,15 +102,15 @@ func (m *Model) Left() int {
 func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	entry := Request{Host: r.Host, Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone()}
 	answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
-	m.serve(answer, r, &entry)
+	m.answerRequest(answer, r, &entry)
 	entry.Status = answer.status
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.log = append(m.log, entry)
 }
 
-// serve answers a request, and completes its entry of the log.
-func (m *Model) serve(w http.ResponseWriter, r *http.Request, entry *Request) {
+// answerRequest answers a request, and completes its entry of the log.
+func (m *Model) answerRequest(w http.ResponseWriter, r *http.Request, entry *Request) {
 	if r.URL.Path == "/" && (r.Method == http.MethodHead || r.Method == http.MethodGet) {
 		return // agents check whether the server exists
 	}

@@ -72,8 +72,8 @@ type call struct {
 	input object
 }
 
-// script returns JavaScript that runs the command of the call, and prints its result.
-func (c *call) script() string {
+// renderScript returns JavaScript that runs the command of the call, and prints its result.
+func (c *call) renderScript() string {
 	return "text(await tools.exec_command(" + c.inputText() + "));"
 }
 
