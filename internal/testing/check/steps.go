@@ -60,7 +60,7 @@ var steps = []step{
 	{name: "local", about: "the whole conformance suite on local", packages: []string{"provider/local", "provider/internal/inprocess", "internal/process"}, minutes: 0.8, first: true},
 	{name: "gvisor", about: "the whole conformance suite on gVisor", packages: []string{"provider/gvisor"}, run: "^TestConformance$", minutes: 5.2, builds: []string{"debian"}, uses: programs, first: true},
 	{name: "native", about: "the whole conformance suite on native", packages: []string{"provider/native"}, run: "^TestConformance$", minutes: 3, builds: []string{"debian"}, uses: programs, first: true},
-	{name: "wire", about: "the HTTP API, and the whole suite across it", packages: []string{"server/api/..."}, minutes: 1.4, first: true},
+	{name: "wire", about: "the HTTP API, and the whole suite across it", packages: []string{"server/api/..."}, minutes: 1.4, builds: []string{"node"}, first: true},
 	{name: "cases", about: "what users reported as broken, as they typed it", packages: []string{"cmd/atoll"}, run: "^TestCases$", minutes: 0.5, uses: programs, first: true},
 	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.1, first: true},
 	{name: "docker", about: "the whole conformance suite on a Docker Engine", packages: []string{"provider/docker"}, run: "^TestConformance$", minutes: 6, builds: []string{"debian"}, uses: programs, first: true},
