@@ -127,7 +127,10 @@ var allowedImports = map[string]map[string]string{
 		"internal/fsutil": "the file of the certificate authority",
 	},
 	"internal/egress": {},
-	"internal/trust":  {},
+	"internal/agentgit": {
+		"internal/printable": "messages of git, which have names of files",
+	},
+	"internal/trust": {},
 	"internal/secretsource": {
 		"internal/fsutil":  "files that only their owner can read",
 		"internal/program": "the program that reads stores",
@@ -805,6 +808,8 @@ var allowedImports = map[string]map[string]string{
 		"internal/secretstore":  "stores of secrets",
 		"agent":                 "labels of the sandboxes of conversations, which prune retains",
 		"agent/frontmatter":     "agent files of atoll mcp",
+		"agent/recipe":          "coding agents",
+		"internal/agentgit":     "repositories of coding agents",
 		"agent/tools":           "the tools of mcp",
 		"config":                "the configuration",
 		"config/stack":          "what serves without a server",

@@ -519,6 +519,8 @@ func (s Status) WithNetwork(change NetworkChange) (Status, error) {
 	}
 	isFiltered := func(n *Network) bool { return n.Mode == NetworkOn || n.Mode == NetworkEgress }
 	switch {
+	case !s.Caps.NetworkUpdate:
+		return s, E("network", s.ID, ErrUnsupported, nil)
 	case change.Previous != nil && !before.Equal(change.Previous):
 		return s, Errorf("network", s.ID, ErrConflict, "the policy has changed since it was read: read it again")
 	case !isFiltered(&before):

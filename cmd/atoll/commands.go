@@ -12,6 +12,7 @@ var commands = []command{
 	{"mcp", groupRun, newMCP},
 	{"exec", groupRun, newExec},
 	{"shell", groupRun, newShell},
+	{"agent", groupRun, newAgent},
 	{"attach", groupRun, newAttach},
 	{"logs", groupRun, newLogs},
 	{"ps", groupRun, newPs},

@@ -31,6 +31,9 @@ func (a *app) noteGitNeeds(spec *atoll.Spec) {
 		})
 	}
 	for _, m := range sharedDirs(spec) {
+		if slices.ContainsFunc(spec.Mounts, func(x atoll.Mount) bool { return m.Target != "" && x.Target == path.Join(m.Target, ".git") }) {
+			continue // it has a git directory of its own
+		}
 		g, elsewhere := workspace.FindGitDir(m.Source)
 		for _, dir := range workspace.GitNeeds(m.Source) {
 			isGitDir, option := elsewhere && dir == g.Path, fmt.Sprintf("-v %s:%[1]s", dir)

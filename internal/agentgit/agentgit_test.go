@@ -210,7 +210,7 @@ func TestApplyBesideChanges(t *testing.T) {
 	}
 }
 
-// What programs of this machine obey is held back, and the rest is one commit.
+// Apply holds back files that programs of this machine obey, and the rest is one commit.
 func TestHeldBack(t *testing.T) {
 	d := newDesk(t)
 	d.inside(`mkdir -p .vscode sub/.husky .github/workflows deep/.VSCode
@@ -298,7 +298,7 @@ func TestHostileSettings(t *testing.T) {
 	if _, err := d.repo.Apply(t.Context(), d.work.Base, commit, Options{Name: "claude"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.repo.Diff(t.Context(), d.work.Base, commit, false, true, &bytes.Buffer{}); err != nil {
+	if err := d.repo.Diff(t.Context(), d.work.Base, commit, false, &bytes.Buffer{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.repo.RemoveWork(t.Context(), d.work, true); err != nil {

@@ -31,7 +31,7 @@ const (
 // ListChanges returns the paths that differ between base and commit, with the reasons to hold some back: programs of this machine obey
 // these without being asked.
 func (r *Repo) ListChanges(ctx context.Context, base, commit string) ([]Change, error) {
-	out, err := r.git(ctx, "diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", base, commit)
+	out, err := r.runGit(ctx, "diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", base, commit)
 	if err != nil || out == "" {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (r *Repo) ListChanges(ctx context.Context, base, commit string) ([]Change, 
 		c := Change{Path: fields[i+1], Mode: meta[1]}
 		target := ""
 		if c.Mode == modeLink {
-			if target, err = r.git(ctx, "cat-file", "blob", meta[3]); err != nil {
+			if target, err = r.runGit(ctx, "cat-file", "blob", meta[3]); err != nil {
 				return nil, err
 			}
 		}
@@ -139,7 +139,7 @@ func (r *Repo) Apply(ctx context.Context, base, commit string, opts Options) (re
 	if err != nil {
 		return res, err
 	}
-	touched, err := r.git(ctx, "diff-tree", "-r", "-z", "--no-renames", "--name-only", r.Head, merged)
+	touched, err := r.runGit(ctx, "diff-tree", "-r", "-z", "--no-renames", "--name-only", r.Head, merged)
 	if err != nil {
 		return res, err
 	}
@@ -156,16 +156,16 @@ func (r *Repo) Apply(ctx context.Context, base, commit string, opts Options) (re
 		return res, r.changeFiles(ctx, r.Head, merged, false)
 	}
 	res.Commit = theirs
-	if _, err := r.git(ctx, "merge-base", "--is-ancestor", r.Head, theirs); err != nil {
+	if _, err := r.runGit(ctx, "merge-base", "--is-ancestor", r.Head, theirs); err != nil {
 		message := fmt.Sprintf("Merge the work of agent %s", opts.Name)
-		if res.Commit, err = r.git(ctx, "commit-tree", "-p", r.Head, "-p", theirs, "-m", message, merged); err != nil {
+		if res.Commit, err = r.runGit(ctx, "commit-tree", "-p", r.Head, "-p", theirs, "-m", message, merged); err != nil {
 			return res, explainIdentity(err)
 		}
 	}
 	if err := r.changeFiles(ctx, r.Head, merged, true); err != nil {
 		return res, err
 	}
-	_, err = r.git(ctx, "update-ref", "-m", "atoll: apply "+opts.Name, "HEAD", res.Commit, r.Head)
+	_, err = r.runGit(ctx, "update-ref", "-m", "atoll: apply "+opts.Name, "HEAD", res.Commit, r.Head)
 	return res, err
 }
 
@@ -190,14 +190,14 @@ func (r *Repo) commitWithout(ctx context.Context, base, commit string, held []Ch
 	defer os.Remove(index.Name())
 	os.Remove(index.Name()) // git makes it
 	inIndex := func(stdin string, args ...string) (string, error) {
-		return command{dir: r.Dir, args: args, env: []string{"GIT_INDEX_FILE=" + index.Name()}, stdin: strings.NewReader(stdin)}.run(ctx)
+		return command{dir: r.Dir, args: args, env: []string{"GIT_INDEX_FILE=" + index.Name()}, stdin: strings.NewReader(stdin)}.runGit(ctx)
 	}
 	if _, err := inIndex("", "read-tree", commit); err != nil {
 		return "", err
 	}
 	var before strings.Builder
 	for _, c := range held {
-		entry, err := r.git(ctx, "ls-tree", "-z", "--full-tree", base, "--", ":(top,literal)"+c.Path)
+		entry, err := r.runGit(ctx, "ls-tree", "-z", "--full-tree", base, "--", ":(top,literal)"+c.Path)
 		if err != nil {
 			return "", err
 		}
@@ -220,16 +220,16 @@ func (r *Repo) commitWithout(ctx context.Context, base, commit string, held []Ch
 		return "", err
 	}
 	message := fmt.Sprintf("Work of agent %s\n\n- %s\n", name, strings.Join(subjects, "\n- "))
-	made, err := r.git(ctx, "commit-tree", "-p", base, "-m", message, tree)
+	made, err := r.runGit(ctx, "commit-tree", "-p", base, "-m", message, tree)
 	return made, explainIdentity(err)
 }
 
 // mergeTrees returns the tree of a merge of theirs, which began at base, into the commit that is checked out.
 func (r *Repo) mergeTrees(ctx context.Context, base, theirs string) (tree string, err error) {
 	if r.Head == base {
-		return r.git(ctx, "rev-parse", theirs+"^{tree}")
+		return r.runGit(ctx, "rev-parse", theirs+"^{tree}")
 	}
-	out, err := r.git(ctx, "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", r.Head, theirs)
+	out, err := r.runGit(ctx, "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", r.Head, theirs)
 	parts := strings.Split(strings.Trim(out, "\x00"), "\x00")
 	if err == nil {
 		return parts[0], nil
@@ -242,7 +242,7 @@ func (r *Repo) mergeTrees(ctx context.Context, base, theirs string) (tree string
 
 // checkUntouched returns an error if the user has changes that no commit has in one of the paths, or a file of their own.
 func (r *Repo) checkUntouched(ctx context.Context, paths []string) error {
-	out, err := r.git(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
+	out, err := r.runGit(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
 	if err != nil {
 		return err
 	}
@@ -285,17 +285,17 @@ func listPaths(paths []string) string {
 func (r *Repo) changeFiles(ctx context.Context, from, to string, index bool) error {
 	var patch bytes.Buffer
 	args := append([]string{"diff", "--binary", "--full-index", "--no-renames", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"}, diffArgs...)
-	if _, err := (command{dir: r.Dir, args: append(args, from, to), out: &patch}).run(ctx); err != nil {
+	if _, err := (command{dir: r.Dir, args: append(args, from, to), out: &patch}).runGit(ctx); err != nil {
 		return err
 	}
 	apply := []string{"apply", "--whitespace=nowarn"}
 	if index {
 		apply = append(apply, "--index")
-		if _, err := r.git(ctx, "update-index", "-q", "--refresh"); err != nil && ctx.Err() != nil { // it fails if there are changes
+		if _, err := r.runGit(ctx, "update-index", "-q", "--refresh"); err != nil && ctx.Err() != nil { // it fails if there are changes
 			return err
 		}
 	}
-	if _, err := (command{dir: r.Dir, args: append(apply, "-"), stdin: &patch}).run(ctx); err != nil {
+	if _, err := (command{dir: r.Dir, args: append(apply, "-"), stdin: &patch}).runGit(ctx); err != nil {
 		return newError(atoll.ErrConflict, "the changes do not fit your files: %w", err)
 	}
 	return nil

@@ -44,12 +44,12 @@ type command struct {
 	args  []string
 	env   []string
 	stdin io.Reader
-	out   io.Writer // nil for the result of run
+	out   io.Writer // nil for the result of runGit
 }
 
-// run runs git in dir, without the variables that point it to another repository, and returns its output without the last end of line. Its error has
+// runGit runs git in dir, without the variables that point it to another repository, and returns its output without the last end of line. Its error has
 // what git says.
-func (c command) run(ctx context.Context) (string, error) {
+func (c command) runGit(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", append(settings[:len(settings):len(settings)], c.args...)...)
 	cmd.Dir, cmd.Stdin, cmd.WaitDelay = c.dir, c.stdin, 2*time.Second
 	for _, kv := range os.Environ() {
@@ -100,14 +100,14 @@ func newError(kind atoll.Kind, format string, args ...any) error {
 	return &atoll.Error{Kind: kind, Err: fmt.Errorf(format, args...)}
 }
 
-// git runs git in the repository.
-func (r *Repo) git(ctx context.Context, args ...string) (string, error) {
-	return command{dir: r.Dir, args: args}.run(ctx)
+// runGit runs git in the repository.
+func (r *Repo) runGit(ctx context.Context, args ...string) (string, error) {
+	return command{dir: r.Dir, args: args}.runGit(ctx)
 }
 
 // Find returns the repository that has the files in dir. Kinds: ErrInvalid (there is none, or it has no commit), ErrUnavailable (no git).
 func Find(ctx context.Context, dir string) (*Repo, error) {
-	out, err := command{dir: dir, args: []string{"rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"}}.run(ctx)
+	out, err := command{dir: dir, args: []string{"rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"}}.runGit(ctx)
 	if atoll.KindOf(err) == atoll.ErrUnavailable {
 		return nil, err
 	}
@@ -122,11 +122,11 @@ func Find(ctx context.Context, dir string) (*Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Head, err = r.git(ctx, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"); err != nil {
+	if r.Head, err = r.runGit(ctx, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"); err != nil {
 		return nil, newError(atoll.ErrInvalid, "the repository %s has no commit: make one, or use --in-place", r.Dir)
 	}
-	r.Branch, _ = r.git(ctx, "symbolic-ref", "--quiet", "--short", "HEAD") // fails if none is checked out
-	status, err := r.git(ctx, "status", "--porcelain", "--ignore-submodules=all")
+	r.Branch, _ = r.runGit(ctx, "symbolic-ref", "--quiet", "--short", "HEAD") // fails if none is checked out
+	status, err := r.runGit(ctx, "status", "--porcelain", "--ignore-submodules=all")
 	r.Dirty = status != ""
 	return r, err
 }
@@ -152,14 +152,14 @@ const (
 // another directory beside it. Kinds: ErrAlreadyExists (the branch or the directory exists), ErrNotExist (no such start).
 func (r *Repo) AddWork(ctx context.Context, name, branch, start, dir string) (*Work, error) {
 	w := &Work{Name: name, Branch: branch, Dir: filepath.Join(dir, "files"), GitDir: filepath.Join(dir, "git"), Link: filepath.Join(dir, "link"), Shared: filepath.Join(r.GitDir, "objects")}
-	if _, err := r.git(ctx, "check-ref-format", "--branch", branch); err != nil {
+	if _, err := r.runGit(ctx, "check-ref-format", "--branch", branch); err != nil {
 		return nil, newError(atoll.ErrInvalid, "%q is not the name of a branch", branch)
 	}
-	if _, err := r.git(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
+	if _, err := r.runGit(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
 		return nil, newError(atoll.ErrAlreadyExists, "branch %s exists: choose another with --branch, or delete it: git branch -D %[1]s", branch)
 	}
 	var err error
-	if w.Base, err = r.git(ctx, "rev-parse", "--verify", "--quiet", start+"^{commit}"); err != nil {
+	if w.Base, err = r.runGit(ctx, "rev-parse", "--verify", "--quiet", start+"^{commit}"); err != nil {
 		return nil, newError(atoll.ErrNotExist, "the repository has no commit %q", start)
 	}
 	if text, err := os.ReadFile(filepath.Join(w.Shared, "info", "alternates")); err == nil && len(bytes.TrimSpace(text)) > 0 {
@@ -168,7 +168,7 @@ func (r *Repo) AddWork(ctx context.Context, name, branch, start, dir string) (*W
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, newError(atoll.KindOf(err), "%w", err)
 	}
-	if _, err := r.git(ctx, "worktree", "add", "--quiet", "-b", branch, "--", w.Dir, w.Base); err != nil {
+	if _, err := r.runGit(ctx, "worktree", "add", "--quiet", "-b", branch, "--", w.Dir, w.Base); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
@@ -180,16 +180,16 @@ func (r *Repo) AddWork(ctx context.Context, name, branch, start, dir string) (*W
 
 // makeGitDir makes the git directory of an agent, whose only branch is that of its work.
 func (r *Repo) makeGitDir(ctx context.Context, w *Work) error {
-	format, err := r.git(ctx, "rev-parse", "--show-object-format")
+	format, err := r.runGit(ctx, "rev-parse", "--show-object-format")
 	if err != nil {
 		return err
 	}
-	if _, err := r.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+format, "--initial-branch="+w.Branch, "--", w.GitDir); err != nil {
+	if _, err := r.runGit(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+format, "--initial-branch="+w.Branch, "--", w.GitDir); err != nil {
 		return err
 	}
 	inside := func(args ...string) error {
 		env := []string{"GIT_DIR=" + w.GitDir, "GIT_WORK_TREE=" + w.Dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + w.Shared}
-		_, err := command{dir: w.Dir, args: args, env: env}.run(ctx)
+		_, err := command{dir: w.Dir, args: args, env: env}.runGit(ctx)
 		return err
 	}
 	for _, args := range [][]string{
@@ -227,11 +227,11 @@ func (r *Repo) RemoveWork(ctx context.Context, w *Work, branch bool) error {
 	if err := os.RemoveAll(top); err != nil { // it follows no link
 		return err
 	}
-	_, err := r.git(ctx, "worktree", "prune")
-	_, lost := r.git(ctx, "update-ref", "-d", refOf(w.Name))
+	_, err := r.runGit(ctx, "worktree", "prune")
+	_, lost := r.runGit(ctx, "update-ref", "-d", refOf(w.Name))
 	if branch {
-		if _, failed := r.git(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+w.Branch); failed == nil {
-			_, failed = r.git(ctx, "branch", "--quiet", "-D", "--", w.Branch)
+		if _, failed := r.runGit(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+w.Branch); failed == nil {
+			_, failed = r.runGit(ctx, "branch", "--quiet", "-D", "--", w.Branch)
 			err = errors.Join(err, failed)
 		}
 	}

@@ -3,7 +3,6 @@ package agentgit
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"regexp"
 	"strings"
@@ -46,20 +45,20 @@ func (r *Repo) Import(ctx context.Context, name, base string, bundle io.Reader) 
 	}
 	// git fetch does not check what is in a bundle (before 2.46).
 	pack := &io.LimitedReader{R: in, N: maxBundle + 1}
-	_, err = command{dir: r.Dir, args: []string{"index-pack", "--stdin", "--fix-thin", "--strict"}, stdin: pack}.run(ctx)
+	_, err = command{dir: r.Dir, args: []string{"index-pack", "--stdin", "--fix-thin", "--strict"}, stdin: pack}.runGit(ctx)
 	if pack.N <= 0 {
 		return "", newError(atoll.ErrExhausted, "the work of the agent is larger than %s", atoll.Bytes(maxBundle))
 	}
 	if err != nil {
 		return "", newError(atoll.ErrInvalid, "the work of the agent is not valid: %w", err)
 	}
-	if _, err := r.git(ctx, "merge-base", "--is-ancestor", base, commit); err != nil {
+	if _, err := r.runGit(ctx, "merge-base", "--is-ancestor", base, commit); err != nil {
 		return "", newError(atoll.ErrInvalid, "the work of the agent does not follow from commit %.12s, with which it began", base)
 	}
-	if _, err := r.git(ctx, "rev-list", "--objects", "--quiet", commit, "--not", base); err != nil {
+	if _, err := r.runGit(ctx, "rev-list", "--objects", "--quiet", commit, "--not", base); err != nil {
 		return "", newError(atoll.ErrInvalid, "the work of the agent is not complete: %w", err)
 	}
-	_, err = r.git(ctx, "update-ref", refOf(name), commit)
+	_, err = r.runGit(ctx, "update-ref", refOf(name), commit)
 	return commit, err
 }
 
@@ -94,14 +93,14 @@ func readTip(in *bufio.Reader) (commit string, err error) {
 
 // Describe returns the subjects of the commits since base, the oldest first, and the numbers of files and lines that changed.
 func (r *Repo) Describe(ctx context.Context, base, commit string) (subjects []string, stat string, err error) {
-	log, err := r.git(ctx, "log", "--reverse", "--no-show-signature", "--format=%s", base+".."+commit)
+	log, err := r.runGit(ctx, "log", "--reverse", "--no-show-signature", "--format=%s", base+".."+commit)
 	if err != nil {
 		return nil, "", err
 	}
 	if log != "" {
 		subjects = strings.Split(log, "\n")
 	}
-	stat, err = r.git(ctx, append([]string{"diff"}, append(diffArgs, "--shortstat", base, commit)...)...)
+	stat, err = r.runGit(ctx, append([]string{"diff"}, append(diffArgs, "--shortstat", base, commit)...)...)
 	return subjects, strings.TrimSpace(stat), err
 }
 
@@ -110,12 +109,20 @@ var diffArgs = []string{"--no-ext-diff", "--no-textconv", "--ignore-submodules=n
 
 // Diff writes the changes between base and commit, or with stat their numbers for each file. The text is the agent's: a terminal must not
 // get it as it is.
-func (r *Repo) Diff(ctx context.Context, base, commit string, stat, color bool, w io.Writer) error {
-	args := append([]string{"--no-pager", "diff"}, diffArgs...)
-	args = append(args, fmt.Sprintf("--color=%s", map[bool]string{false: "never", true: "always"}[color]))
+func (r *Repo) Diff(ctx context.Context, base, commit string, stat bool, w io.Writer) error {
+	args := append([]string{"--no-pager", "diff", "--color=never"}, diffArgs...)
 	if stat {
 		args = append(args, "--stat=100")
 	}
-	_, err := command{dir: r.Dir, args: append(args, base, commit), out: w}.run(ctx)
+	_, err := command{dir: r.Dir, args: append(args, base, commit), out: w}.runGit(ctx)
 	return err
+}
+
+// FindWork returns the last commit of an agent that Import brought into the repository, or the base if there is none.
+func (r *Repo) FindWork(ctx context.Context, w *Work) (commit string, err error) {
+	commit, err = r.runGit(ctx, "rev-parse", "--verify", "--quiet", refOf(w.Name)+"^{commit}")
+	if err != nil && ctx.Err() == nil {
+		return w.Base, nil
+	}
+	return commit, err
 }

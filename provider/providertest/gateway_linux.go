@@ -189,8 +189,13 @@ func (c *gatewayCheck) checkRequests(t *testing.T) {
 		"https://other.example/team":                "GET other.example/team\n",
 		"http://port.example/":                      "GET port.example/\n",
 	} {
-		if got := c.runScript(t, sb, "curl -sS "+command); got != want {
-			t.Errorf("%s: got %q, want %q", command, got, want)
+		// What --allow lacks has a command after the reason.
+		got, advice, advised := strings.Cut(c.runScript(t, sb, "curl -sS "+command), ". Ask your user to run: ")
+		if advised {
+			got += "\n"
+		}
+		if got != want || advised != strings.HasSuffix(want, "is not in --allow\n") || advised && !strings.HasPrefix(advice, "atoll net allow "+sb.ID()+" '") {
+			t.Errorf("%s: got %q with the advice %q, want %q", command, got, advice, want)
 		}
 	}
 	if all := strings.Join(c.world.Requests(), ""); strings.Count(all, "X-Team: a") != 1 {

@@ -21,6 +21,7 @@ type debian struct {
 
 // debians are the packages that the check installs as root if the machine lacks their programs.
 var debians = []debian{
+	{"bubblewrap", programThere("bwrap")},
 	{"busybox-static", func() bool { return staticProgram("/bin/busybox") || staticProgram("/usr/bin/busybox") }},
 	{"containernetworking-plugins", func() bool { return fileExists("/usr/lib/cni/bridge") }},
 	{"cpio", programThere("cpio")},
