@@ -44,7 +44,7 @@ of this machine run without being asked, such as .envrc or .vscode, are held bac
 On a terminal the agent is interactive; -p TEXT has it do one task and end. With -d it
 works in the background. Arguments after -- are for the agent's program.
 
-The program is that of this machine, if it is installed, or else Atoll installs it in the
+Atoll uses the program of this machine, if it is installed, or else installs it in the
 sandbox. More agents are YAML files in the directory agents of the configuration.`,
 		Example: `  atoll agent claude
   atoll agent claude -p "fix the failing test"

@@ -124,8 +124,13 @@ type installer struct {
 	warnings []string
 }
 
+// maxWarnings is the maximum number of warnings, and maxWarning the length in bytes of each: they have names from files of the sandbox.
+const maxWarnings, maxWarning = 20, 500
+
 func (i *installer) addWarning(format string, args ...any) {
-	i.warnings = append(i.warnings, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); len(i.warnings) < maxWarnings {
+		i.warnings = append(i.warnings, strings.ToValidUTF8(text[:min(len(text), maxWarning)], ""))
+	}
 }
 
 // findOld reads the certificates that earlier calls wrote. The system may have put them into its bundle, without our marker lines.
@@ -206,14 +211,18 @@ func (i *installer) addToChosen(setting, name string) {
 }
 
 func (i *installer) addToChosenFile(name string) error {
-	if !path.IsAbs(name) {
+	const maxName = 4096
+	if !path.IsAbs(name) || len(name) > maxName {
 		return errors.New("the value is not an absolute path")
 	}
 	data, err := i.files.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	if len(data) > 0 && !bytes.Contains(data, []byte(beginPrefix)) { // such as DER or JKS, which text would damage
+	switch {
+	case bytes.Contains(data, []byte("PRIVATE KEY-----")): // readers of certificates must not get it
+		return errors.New("the file has a private key")
+	case len(data) > 0 && !bytes.Contains(data, []byte(beginPrefix)): // such as DER or JKS, which text would damage
 		return errors.New("the file has no certificates in PEM")
 	}
 	return i.addToFile(name, data)
@@ -227,17 +236,24 @@ func (i *installer) addToNPM(env []string) {
 	home := cmp.Or(findVariable(env, variable{name: "HOME"}), "/root")
 	for _, name := range []string{"/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc", path.Join(home, ".npmrc")} {
 		data, err := i.files.ReadFile(name)
-		if err != nil {
+		if err != nil || len(data) > maxNPM {
 			continue
 		}
+		chosen := ""
 		for line := range strings.Lines(string(data)) {
 			key, value, _ := strings.Cut(line, "=")
 			if strings.TrimSpace(key) == "cafile" {
-				i.addToChosen(name+": cafile", strings.Trim(strings.TrimSpace(value), `"'`))
+				chosen = strings.Trim(strings.TrimSpace(value), `"'`) // the last one counts
 			}
+		}
+		if chosen != "" {
+			i.addToChosen(name+": cafile", chosen)
 		}
 	}
 }
+
+// maxNPM is the size in bytes of the largest npmrc file that counts.
+const maxNPM = 64 << 10
 
 // writeFile writes a file, unless it has the data already.
 func (i *installer) writeFile(name string, data []byte) error {

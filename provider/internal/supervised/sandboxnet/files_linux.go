@@ -1,6 +1,7 @@
 package sandboxnet
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -21,19 +22,26 @@ type RootFiles struct {
 	Act func(func() error) error
 }
 
+// actInside calls do with the rights of root inside.
+func (f RootFiles) actInside(do func() error) error {
+	if f.Act == nil {
+		return do()
+	}
+	return f.Act(do)
+}
+
 // ReadFile implements trust.Files.
 func (f RootFiles) ReadFile(name string) (data []byte, err error) {
-	return inroot.Files{Root: f.Root}.ReadFile(name)
+	err = f.actInside(func() (err error) {
+		data, err = inroot.Files{Root: f.Root}.ReadFile(name)
+		return err
+	})
+	return data, err
 }
 
 // WriteFile implements trust.Files.
 func (f RootFiles) WriteFile(name string, data []byte) error {
-	write := func() error { return inroot.Files{Root: f.Root}.WriteFile(name, data) }
-	act := f.Act
-	if act == nil {
-		act = func(do func() error) error { return do() }
-	}
-	err := act(write)
+	err := f.actInside(func() error { return inroot.Files{Root: f.Root}.WriteFile(name, data) })
 	for _, denied := range []error{unix.EROFS, unix.EACCES, unix.EPERM, unix.EOVERFLOW} {
 		if errors.Is(err, denied) {
 			return f.coverFile(name, data)
@@ -42,7 +50,7 @@ func (f RootFiles) WriteFile(name string, data []byte) error {
 	return err
 }
 
-// coverFile mounts a file with the data over an existing one.
+// coverFile mounts a file with the data over an existing one. It fails if not everybody can read that, as everybody can read the other.
 func (f RootFiles) coverFile(name string, data []byte) error {
 	top, err := unix.Open(f.Root, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,10 +63,17 @@ func (f RootFiles) coverFile(name string, data []byte) error {
 		return &os.PathError{Op: "cover", Path: name, Err: err}
 	}
 	defer unix.Close(target)
+	var info unix.Stat_t
+	if err := unix.Fstat(target, &info); err != nil {
+		return &os.PathError{Op: "cover", Path: name, Err: err}
+	}
+	if info.Mode&unix.S_IROTH == 0 {
+		return &os.PathError{Op: "cover", Path: name, Err: errors.New("it is not for everybody to read")}
+	}
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return err
 	}
-	source := filepath.Join(f.Dir, strings.ReplaceAll(strings.Trim(name, "/"), "/", "-"))
+	source := filepath.Join(f.Dir, fmt.Sprintf("%x", sha256.Sum256([]byte(name))))
 	if err := os.WriteFile(source, data, 0o644); err != nil {
 		return err
 	}
