@@ -149,12 +149,15 @@ func (a *app) openDesk(name string) (*desk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &desk{dir: filepath.Join(dir, name)}
-	data, err := os.ReadFile(filepath.Join(d.dir, deskName))
-	if errors.Is(err, fs.ErrNotExist) || !atoll.ValidName(name) {
+	d := &desk{deskFile: deskFile{Name: name}, dir: filepath.Join(dir, name)}
+	if info, err := os.Stat(d.dir); !atoll.ValidName(name) || err != nil || !info.IsDir() {
 		return nil, atoll.Errorf("agent", name, atoll.ErrNotFound, "no agent has this name: atoll agent ls lists them")
 	}
-	if err == nil {
+	data, err := os.ReadFile(filepath.Join(d.dir, deskName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its start was killed
+		return d, nil
+	case err == nil:
 		err = json.Unmarshal(data, &d.deskFile)
 	}
 	return d, err
@@ -237,26 +240,36 @@ func (a *app) completeDesks(_ *cobra.Command, args []string, _ string) (names []
 
 // findRepo returns the repository of the agent's user.
 func (d *desk) findRepo(ctx context.Context) (*agentgit.Repo, error) {
-	if d.Work == nil {
+	switch {
+	case d.Mode == modeInPlace:
 		return nil, atoll.Errorf("agent", d.Name, atoll.ErrUnsupported, "it works on your files in place: use git in %s", d.Dir)
+	case d.Work == nil:
+		return nil, atoll.Errorf("agent", d.Name, atoll.ErrNotExist, "it has not begun: atoll agent discard %s", d.Name)
 	}
 	return agentgit.Find(ctx, d.Dir)
 }
 
-// takeWork brings the work of the agent, or its last known state, into the repository of the user, and returns its last commit.
+// takeWork brings the work of the agent into the repository of the user, and returns its last commit. It starts a sandbox that has stopped for
+// that, and uses what came earlier if the sandbox has gone.
 func (d *desk) takeWork(ctx context.Context, c *connection, repo *agentgit.Repo) (commit string, err error) {
 	sb, err := c.Get(ctx, d.Sandbox)
 	var st atoll.Status
 	if err == nil {
 		st, err = sb.Status(ctx)
 	}
-	if err == nil && st.State == atoll.StateRunning {
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotFound:
+		return repo.FindWork(ctx, d.Work)
+	case err != nil:
+		return "", err
+	case st.State == atoll.StateRunning:
 		return d.importWork(ctx, sb, repo)
 	}
-	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+	if err := sb.Start(ctx); err != nil {
 		return "", err
 	}
-	return repo.FindWork(ctx, d.Work) // as of its end
+	commit, err = d.importWork(ctx, sb, repo)
+	return commit, errors.Join(err, sb.Stop(context.WithoutCancel(ctx), 0))
 }
 
 // importWork imports the work of the agent from its sandbox, which runs.

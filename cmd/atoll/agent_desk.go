@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -206,15 +205,6 @@ func newAgentStop(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if d.Work != nil {
-			repo, err := d.findRepo(ctx)
-			if err == nil {
-				_, err = d.takeWork(ctx, c, repo)
-			}
-			if err != nil {
-				return err
-			}
-		}
 		return sb.Stop(ctx, atoll.DefaultStopGrace)
 	})
 }
@@ -246,17 +236,15 @@ func (a *app) discardDesk(ctx context.Context, c *connection, d *desk) error {
 			return err // it may still write
 		}
 	}
-	if d.Work != nil {
+	if _, err := os.Stat(d.Dir); d.Work != nil && err == nil {
 		repo, err := d.findRepo(ctx)
 		if err == nil {
 			err = repo.RemoveWork(ctx, d.Work, true)
 		}
-		if err != nil && !strings.Contains(err.Error(), "not in a git repository") { // it has gone
-			errs = append(errs, err)
-		}
+		errs = append(errs, err)
 	}
-	if len(errs) == 0 {
-		errs = append(errs, os.RemoveAll(d.dir))
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	return os.RemoveAll(d.dir)
 }

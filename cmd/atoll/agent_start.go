@@ -37,6 +37,7 @@ type start struct {
 	app     *app
 	recipe  *recipe.Recipe
 	desk    *desk
+	dir     string         // of the user's files
 	repo    *agentgit.Repo // nil with --in-place
 	spec    *atoll.Spec
 	paths   []string // directories of programs, before those of the image
@@ -116,7 +117,6 @@ func (s *start) runAgent(con *console, c *connection, command []string) (exit at
 	if err != nil {
 		return exit, con.breakCause(c.adviseCreate(s.spec, err))
 	}
-	s.desk.Sandbox = sb.ID()
 	env, err := s.prepareHome(ctx, sb)
 	if err == nil && s.install {
 		err = s.installProgram(ctx, con, sb)
@@ -177,13 +177,13 @@ func (s *start) makeDesk(ctx context.Context) (err error) {
 		return err
 	}
 	d := s.desk
-	d.Agent, d.Mode, d.Dir = s.recipe.Name, modeInPlace, s.spec.Workdir
-	s.spec.Name = d.Name
+	d.Agent, d.Mode, d.Dir, d.Sandbox = s.recipe.Name, modeInPlace, s.dir, atoll.NewID()
+	s.spec.Name, s.spec.ID = d.Name, d.Sandbox
 	s.spec.Labels = map[string]string{"agent": d.Agent, "agent.name": d.Name}
 	if s.repo == nil {
-		return nil
+		return d.writeRecord()
 	}
-	d.Mode, d.Dir = modeWorktree, s.repo.Dir
+	d.Mode = modeWorktree
 	d.Work, err = s.repo.AddWork(ctx, d.Name, cmp.Or(s.branch, "atoll/"+d.Name), "HEAD", filepath.Join(d.dir, "work"))
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(d.dir))
@@ -193,7 +193,7 @@ func (s *start) makeDesk(ctx context.Context) (err error) {
 	if s.repo.Dirty {
 		s.app.printMessage("note: the agent begins at your last commit, %.12s, and does not see your changes since then", d.Work.Base)
 	}
-	return nil
+	return d.writeRecord() // so that discard finds all of it, whenever this program is killed
 }
 
 // buildSpec makes the spec of the sandbox from the flags and the recipe.
@@ -208,17 +208,26 @@ func (s *start) buildSpec(ctx context.Context) (err error) {
 		}
 		dir = s.repo.Dir
 	}
+	s.dir = dir
 	mode := s.network
 	if s.spec, err = s.specFlags.buildSpec(ctx, s.app, nil); err != nil {
 		return err
 	}
 	spec := s.spec
-	secrets, err := s.recipe.FindSecrets(s.findVariable)
+	given := func(name string) bool {
+		return slices.ContainsFunc(spec.Secrets, func(x atoll.Secret) bool { return x.Name == name })
+	}
+	secrets, err := s.recipe.FindSecrets(func(name string) string {
+		if given(name) {
+			return name
+		}
+		return s.findVariable(name)
+	})
 	if err != nil {
 		return err
 	}
 	for i := range secrets {
-		if slices.ContainsFunc(spec.Secrets, func(x atoll.Secret) bool { return x.Name == secrets[i].Name }) {
+		if given(secrets[i].Name) {
 			continue
 		}
 		if err := loadSecret(ctx, &secrets[i], s.app.env, false); err != nil {
