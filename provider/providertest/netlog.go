@@ -1,6 +1,8 @@
 package providertest
 
 import (
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +15,7 @@ import (
 // netLogPromises belong to the group "network".
 var netLogPromises = []promise{
 	{"NetworkLog lists what was refused and what passed, also after Stop", []need{needNetworkLog, needEgress, needIsolation, needRestart}, func(t *testing.T, h *harness) {
-		addr := listenOutside(t)[0]
+		addr := serveOutside(t)
 		sb := h.createSandbox(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
 		h.resolveName(t, sb, "refused.example")
 		if err := h.connectFromInside(t, sb, addr.Addr().String(), int(addr.Port())); err != nil {
@@ -106,6 +108,31 @@ var netLogPromises = []promise{
 		err := atoll.UpdateNetwork(h.newContext(t), sb, atoll.NetworkChange{Network: atoll.Network{Mode: atoll.NetworkOn}})
 		wantKind(t, "UpdateNetwork", err, atoll.ErrInvalid)
 	}},
+}
+
+// serveOutside returns the address of a server on this machine that ends each connection.
+func serveOutside(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(listenOutside(t)[0].Addr(), 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 // sameEvent reports whether two events are the same.
