@@ -248,7 +248,7 @@ func TestImportOfStrangers(t *testing.T) {
 	refs := d.run(d.dir, "git", "for-each-ref")
 	d.inside(`echo x > x && git add x && git commit -qm x && git update-ref refs/heads/main HEAD && git tag t`)
 	tree := func(entry string) string {
-		return `git update-ref refs/atoll/work $(git commit-tree -p ` + d.work.Base + ` -m x $(printf '100644 ` + entry + `\000' > /tmp/unused; printf '100644 ` + entry + `\0\211\0' >/dev/null; ` +
+		return `git update-ref refs/atoll/work $(git commit-tree -p ` + d.work.Base + ` -m x $(` +
 			`b=$(echo x | git hash-object -w --stdin); { printf '100644 ` + entry + `\0'; printf %s $b | sed 's/../\\x&/g' | xargs -0 printf '%b'; } | git hash-object --literally -t tree -w --stdin))
 			git bundle create --quiet - refs/atoll/work ^` + d.work.Base
 	}
